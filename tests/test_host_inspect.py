@@ -272,6 +272,8 @@ def test_another_users_process(tmp_path: Path) -> None:
         (("--simulate", "random", "--accesses", "2"), "too few"),
         (("--accesses", "100k"), "give --simulate PATTERN, too"),
         (("--schemes", "radx4"), "radix4"),
+        (("--schemes", ","), "no scheme is named"),
+        (("--schemes", ""), "no scheme is named"),
         (("--html", "missing/x.html"), "there is no directory"),
     ],
 )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import math
 import os
@@ -482,6 +483,44 @@ def test_the_articles_figures_on_the_command_line(call: Callable[..., Result]) -
     assert (refused.code, "--json" in refused.err) == (2, True)
 
 
+@pytest.mark.parametrize(
+    "text",
+    ["1e308:1e308:5", "1e308:1:5", "1:1e999:5", "1e999:1:5", "1e-200:0:5", "1:1e-200:5", "1:1:1000000001"],
+)
+def test_figures_that_no_test_can_be_computed_of_are_refused(call: Callable[..., Result], text: str) -> None:
+    done = call("host", "diff", text, "1:1:5")
+    assert (done.code, done.out) == (2, "")
+    assert f"{text} has a figure that no test can be computed of" in done.err
+    assert "remedy:" in done.err
+
+
+def test_what_can_be_computed_of_has_a_verdict() -> None:
+    means, deviations, numbers = ("1e-30", "1e30"), ("0", "1e-30", "1e30"), ("2", "1000000000")
+    ends = map(":".join, itertools.product(means, deviations, numbers))
+    figures = [figure for text in ends if (figure := diff.published(text))]
+    assert len(figures) == 12
+    for a in figures:
+        for b in figures:
+            found = stats.compare_moments(a, b)
+            assert not math.isnan(found.welch.p)
+            assert wording.verdict(found, found.welch.p)
+    assert "no measurable difference" in wording.verdict(
+        stats.compare_moments(stats.Moments(5, 1.0, 1.0), stats.Moments(5, 9.0, 1.0)), math.nan
+    )
+
+
+def test_large_seeds_stay_within_the_kernels_numbers(
+    call: Callable[..., Result], kernel: Callable[..., list[Any]]
+) -> None:
+    for name, seed, first in (("walk", 7, 7_000_021), ("walk", 2**64 - 1, 2**64 - 1_000_003)):
+        before = len(kernel())
+        done = call("host", name, "--strides", "4KiB", "--runs", "2", "--seed", str(seed), "--json")
+        assert done.code == 0, done.err
+        seeds = [request["bench"]["seed"] for _, request in kernel()[before:]]
+        assert seeds[0] == first
+        assert all(0 <= one < 2**64 for one in seeds)
+
+
 def test_wrong_words_are_reported(tmp_path: Path, kernel: Callable[..., list[Any]]) -> None:
     assert kernel() == []
     result = measured(tmp_path)
@@ -622,6 +661,8 @@ def test_nothing_is_half_written(
         (("pagefault", "--cpu", "x"), "names no processors"),
         (("pagefault", "--cpu", "0,x"), "names no processors"),
         (("gups", "--table", "3000"), "power of two"),
+        (("pagefault", "--seed", "18446744073709551616"), "less than or equal to 18446744073709551615"),
+        (("ebizzy", "--threads", "1025"), "less than or equal to 1024"),
         (("walk", "--strides", "x"), "not understood"),
         (("walk", "--strides", ""), "not understood"),
         (("diff", "a.json", "b.json"), "there is no file a.json"),

@@ -698,6 +698,21 @@ def test_no_cluster_is_none_of_ones_own(tmp_path: Path, flatwalk: Callable[..., 
     assert "no scheduler is named" in done.err
 
 
+@pytest.mark.parametrize("address", ["nonsense", "tcp://node1", "smoke://node1:1"])
+def test_what_is_no_address_is_refused_before_anything_is_made(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, call: Callable[..., Result], address: str
+) -> None:
+    import distributed
+
+    # A client that finds this out itself is half made, and waits for itself before it goes.
+    monkeypatch.setattr(distributed, "Client", lambda *_, **__: pytest.fail("a client is made"))
+    file = write(tmp_path / "s.toml")
+    done = call("sweep", str(file), "--results", "r", "--cluster", address)
+    assert done.code == 2
+    assert f"'{address}' is not the address of a scheduler" in done.err
+    assert list(tmp_path.iterdir()) == [file]
+
+
 def test_a_cluster_has_calls_for_all_its_processors(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     import distributed
 
@@ -760,6 +775,22 @@ def test_sql_is_answered(stored: Path, flatwalk: Callable[..., Result]) -> None:
     assert "Traceback" not in done.err
     done = flatwalk("results", "query", "select 1", "--results", stored / "no")
     assert "there are no results" in done.err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "option"),
+    [
+        (["query", "select 1", "--csv", "--json"], "--csv"),
+        (["diff", "a", "b", "--csv", "--json"], "--csv"),
+        (["diff", "a", "b", "--results", "c"], "--results"),
+    ],
+)
+def test_options_of_results_that_would_be_passed_over_are_refused(
+    call: Callable[..., Result], arguments: list[str], option: str
+) -> None:
+    done = call("results", *arguments)
+    assert (done.code, done.out) == (2, "")
+    assert f"where:  {option}\n" in done.err
 
 
 def test_answers_are_whole_whatever_their_columns_are(stored: Path, flatwalk: Callable[..., Result]) -> None:

@@ -38,6 +38,10 @@ def test_mixes_are_named_scaled_or_listed() -> None:
     assert mix.programs("asplos-5:64MiB")["programs"] == hashjoin + mummer, "all have that one size"
     listed = mix.programs("2*gups:1GiB, random,runs/a.fwt")
     assert listed["programs"] == ["gups:1GiB", "gups:1GiB", "random", "runs/a.fwt"]
+    assert mix.source(mix.programs("2*random:1.5MiB")["programs"][0])["workload"]["size_bytes"] == 3 << 19
+    assert [mix.is_trace(name) for name in ("random:1.5MiB", "./random:1.fwt", "a.fwt", "random")] == [
+        *(False, True, True, False)
+    ]
     with pytest.raises(UsageError, match="not a number of programs"):
         mix.programs("many*gups")
     with pytest.raises(UsageError, match="there is no mix 'asplos-9'"):

@@ -59,7 +59,9 @@ def test_what_is_missing_is_said(monkeypatch: pytest.MonkeyPatch, call: Call) ->
         (["--workload", "redis:lots"], "not understood"),
         (["--workload", "redis:1KiB"], "too little data"),
         (["--workload", "redis", "--limit", "0"], "records nothing"),
+        (["--workload", "redis", "--limit", ""], "not understood"),
         (["--workload", "redis", "--skip", "5"], "determines itself what is recorded"),
+        (["--workload", "redis", "--windows", ""], "determines itself what is recorded"),
         (["--workload", "redis", "--", "true"], "determines itself what is recorded"),
     ],
 )
@@ -67,6 +69,18 @@ def test_refusals(call: Call, arguments: list[str], words: str) -> None:
     result = call("record", *arguments)
     assert result.code == 2
     assert words in result.err
+
+
+@pytest.mark.parametrize("name", ["notes.txt", "/dev/null"])
+def test_what_is_not_a_trace_is_refused_at_once(
+    call: Call, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    monkeypatch.setattr(install, "ensure", lambda _program: pytest.fail("it begins"))
+    (tmp_path / "notes.txt").write_text("mine")
+    result = call("record", "--workload", "redis", "-o", name)
+    assert result.code == 2
+    assert "not a flatwalk trace; it is left as it is" in result.err
+    assert (tmp_path / "notes.txt").read_text() == "mine"
 
 
 def test_handlers_get_an_aligned_stack_and_old_ones_are_reported(tmp_path: Path) -> None:

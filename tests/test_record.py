@@ -13,7 +13,7 @@ import threading
 import time
 import types
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -472,8 +472,31 @@ def test_what_is_about_to_start_is_not_waited_for_once_all_is_to_end(
                 signal.raise_signal(signal.SIGTERM)
 
     seconds = 500.0 if by == "--time" else None
-    with pytest.raises(SystemExit if by == "SIGTERM" else RecordError):
+    with pytest.raises(SystemExit if by == "SIGTERM" else RecordError) as caught:
         record(["/bin/true"], output, seconds=seconds, progress=end_it)
+    if isinstance(caught.value, RecordError):
+        assert caught.value.what == "the time was over before anything was recorded"
+        assert caught.value.where == "--time"
+
+
+@pytest.mark.parametrize(
+    ("part", "remedy"), [({"skip": 10**15}, "skip fewer"), ({"start_at": "nowhere"}, "reaches nowhere")]
+)
+def test_a_time_that_ends_before_the_recorded_part_is_named(
+    output: Path, monkeypatch: pytest.MonkeyPatch, part: dict[str, Any], remedy: str
+) -> None:
+    passed = 0.0
+    monkeypatch.setattr(session, "time", types.SimpleNamespace(monotonic=lambda: time.monotonic() + passed))
+
+    def end_it(_done: int, _total: int | None) -> None:
+        nonlocal passed
+        # The program has begun.
+        passed = 1000.0 if list(output.with_name("out.fwt.part").glob("out.fwt*")) else 0.0
+
+    with pytest.raises(RecordError, match="the time was over") as caught:
+        record(["/bin/sleep", "600"], output, seconds=500.0, progress=end_it, **part)
+    assert caught.value.where == "--time"
+    assert remedy in str(caught.value.remedy)
 
 
 @pytest.mark.parametrize("by", ["--time", "SIGTERM"])

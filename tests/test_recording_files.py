@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import tempfile
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
@@ -24,7 +25,8 @@ from tests.test_record import BARE, compiled
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-    from pathlib import Path
+
+    from flatwalk.recorder.place import Place
 
 
 @pytest.fixture
@@ -168,6 +170,64 @@ def grown(directory: Path, *names: str) -> list[ProcessTrace]:
     for name in names:
         (directory / name).write_bytes(TRACE_MAGIC)
     return [ProcessTrace(directory / name, 1, ["sh"], 1, 5, "exit") for name in names]
+
+
+def kept(place: Place, *others: str) -> None:
+    """Ends a recording with these traces of other processes."""
+    traces = grown(place.growing.parent, place.output.name, *others)
+    place.keep(traces, traces[0])
+
+
+#: Files of which the traces of other processes go into one directory; one of each, as the collector names it.
+SHARING = [("out.trc", "out.1.trc"), ("out", "out.1.fwt"), ("out.2", "out.1.2"), ("out.fwtt", "out.1.fwtt")]
+
+
+@pytest.mark.parametrize(("name", "child"), SHARING)
+def test_traces_of_another_files_processes_stay(tmp_path: Path, output: Path, name: str, child: str) -> None:
+    other, others = tmp_path / name, tmp_path / "out.processes"
+    with taken(output) as one, taken(other) as another:
+        kept(one, "out.1.fwt", "out.1.2.fwt")
+        kept(another, child)
+    own = {others / "out.1.fwt", others / "out.1.2.fwt"}
+    assert own < set(others.iterdir())
+    assert len(list(others.iterdir())) == 3
+    with taken(other) as another:
+        kept(another)
+    assert set(others.iterdir()) == own
+    with taken(output) as one:
+        kept(one, "out.2.fwt")
+    assert [path.name for path in others.iterdir()] == ["out.2.fwt"]
+    with taken(output) as one:
+        kept(one)
+    assert {path.name for path in tmp_path.iterdir()} == {"out.fwt", name}
+
+
+def test_a_trace_that_no_recording_named_stays(tmp_path: Path, output: Path) -> None:
+    mine = tmp_path / "out.processes" / "mine.fwt"
+    mine.parent.mkdir()
+    mine.write_bytes(TRACE_MAGIC)
+    with taken(output) as place:
+        kept(place, "out.1.fwt")
+    assert {path.name for path in mine.parent.iterdir()} == {"mine.fwt", "out.1.fwt"}
+
+
+def test_a_directory_that_another_recording_removes_is_made_again(
+    tmp_path: Path, output: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    mkdir = Path.mkdir
+    removed: list[Path] = []
+
+    def made(path: Path, *, exist_ok: bool = False) -> None:
+        mkdir(path, exist_ok=exist_ok)
+        if path.name == "out.processes" and not removed:
+            removed.append(path)
+            path.rmdir()
+
+    with taken(output) as place, monkeypatch.context() as patch:
+        patch.setattr(Path, "mkdir", made)
+        kept(place, "out.1.fwt")
+    assert removed == [tmp_path / "out.processes"]
+    assert [path.name for path in removed[0].iterdir()] == ["out.1.fwt"]
 
 
 @pytest.mark.parametrize("name", ["out.fwt", "out.processes/data"])

@@ -115,6 +115,20 @@ def test_a_place_that_is_not_reached_has_its_own_remedy(call: Call, place: str, 
     assert words in result.err
 
 
+@pytest.mark.parametrize(
+    ("option", "words"),
+    [
+        *((option, "count '' not understood") for option in ("--skip", "--limit", "--windows", "--segment")),
+        *((option, "no place is named") for option in ("--start-at", "--stop-at")),
+    ],
+)
+def test_an_empty_value_is_not_none(call: Call, tmp_path: Path, option: str, words: str) -> None:
+    result = call("record", option, "", "-o", "a.fwt", "--", "true")
+    assert result.code == 2
+    assert f"error: {words}\n  where:  {option}\n" in result.err
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_names_with_line_feeds_stay_on_one_line(call: Call, tmp_path: Path) -> None:
     program = tmp_path / "a\nb"
     shutil.copy("/bin/true", program)

@@ -182,6 +182,9 @@ def test_a_round_trip_gives_the_same_figures(flatwalk: Flatwalk, tmp_path: Path)
         (["--simpoints-out", "b", "--exhaustive"], "no interval is chosen"),
         (["--simpoints-out", "b", "--mix", "2*gups"], "spread over each of its programs"),
         (["--simpoints-out", "none/b"], "no directory"),
+        (["--simpoints-out", "."], "  where:  --simpoints-out\n"),
+        (["--simpoints-out", "/"], "as in --simpoints-out /points"),
+        (["--simpoints-out", ""], ". is a directory"),
     ],
 )
 def test_options_that_contradict_each_other_are_refused(

@@ -35,6 +35,10 @@ def test_sizes(text: str, value: int) -> None:
         ("100_000", 100_000),
         ("1e8", 10**8),
         ("2.5e6", 2_500_000),
+        ("8.2M", 8_200_000),
+        ("2.01k", 2010),
+        ("4.1e6", 4_100_000),
+        ("3.0", 3),
         ("0", 0),
     ],
 )
@@ -51,6 +55,19 @@ def test_what_is_no_number_is_reported_with_its_option(text: str) -> None:
     if text != "0x10":
         with pytest.raises(UsageError):
             units.parse_size(text, "--workload")
+
+
+@pytest.mark.parametrize("text", ["1.5", "0.5", "1.0005k", "1.25e1", "1.00000000000000000000000000000001M"])
+def test_what_is_no_whole_number_is_no_count(text: str) -> None:
+    with pytest.raises(UsageError, match="is not a whole number") as caught:
+        units.parse_count(text, "--windows")
+    assert caught.value.where == "--windows"
+    assert units.parse_size("1.5MiB", "--workload") == 3 << 19
+
+
+@given(st.integers(0, 10**9), st.integers(0, 10**6 - 1))
+def test_counts_with_a_point_are_exact(millions: int, rest: int) -> None:
+    assert units.parse_count(f"{millions}.{rest:06}M", "") == millions * 10**6 + rest
 
 
 @given(st.integers(0, 1 << 50))

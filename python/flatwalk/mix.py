@@ -69,6 +69,9 @@ def programs(text: str) -> dict[str, Any]:
 
 def is_trace(program: str) -> bool:
     """Whether a member of a mix is a trace's path rather than a workload."""
+    # A workload's size may have a point, as in random:1.5MiB.
+    if program.partition(":")[0] in {one["name"] for one in engine.workloads()}:
+        return False
     return "/" in program or Path(program).suffix != ""
 
 

@@ -45,8 +45,8 @@ class Sampling:
             return None
         usual = Sample()
         return Sample(
-            units.parse_count(self.windows, "--windows") if self.windows else usual.windows,
-            units.parse_count(self.segment, "--segment") if self.segment else usual.segment,
+            usual.windows if self.windows is None else units.parse_count(self.windows, "--windows"),
+            usual.segment if self.segment is None else units.parse_count(self.segment, "--segment"),
             usual.seed if self.seed is None else self.seed,
         )
 
@@ -99,14 +99,14 @@ def record_program(
         result = record(
             command,
             path,
-            skip=units.parse_count(skip, "--skip") if skip else 0,
-            limit=units.parse_count(limit, "--limit") if limit else None,
+            skip=0 if skip is None else units.parse_count(skip, "--skip"),
+            limit=None if limit is None else units.parse_count(limit, "--limit"),
             start_at=start_at,
             stop_at=stop_at,
             follow_exec=follow_exec,
             sample=sample,
             seconds=seconds,
-            limit_option=f"--limit {limit}" if limit else None,
+            limit_option=None if limit is None else f"--limit {limit}",
             progress=progress,
         )
     output.note(str(result))
@@ -130,7 +130,7 @@ def record_workload(workload: str, path: Path, *, limit: str | None) -> int:
     from flatwalk.programs import runner  # noqa: PLC0415
 
     result = runner.record_workload(
-        workload, path, limit=units.parse_count(limit, "--limit") if limit else None
+        workload, path, limit=None if limit is None else units.parse_count(limit, "--limit")
     )
     output.note(str(result))
     if result.terminated:

@@ -130,7 +130,17 @@ def write(prefix: Path, run: Run, sampling: Sampling) -> list[Path]:
 
 
 def paths_of(prefix: Path) -> list[Path]:
-    """The files that `write` writes."""
+    """The files that `write` writes.
+
+    Raises:
+        UsageError: If no name of a file begins so.
+    """
+    if prefix.name in ("", ".."):
+        raise UsageError(
+            f"{prefix} is a directory, and not how names of files begin",
+            where="--simpoints-out",
+            remedy=f"as in --simpoints-out {prefix / 'points'}",
+        )
     return [prefix.with_name(f"{prefix.name}.{kind}") for kind in ("simpoints", "weights")]
 
 

@@ -33,7 +33,7 @@ def parse_count(text: str, where: str) -> int:
     """Reads a count: `100M`, `1.5G`, `20k` (powers of 1000), `100_000` or `1e8`.
 
     Raises:
-        UsageError: If `text` is not a count; `where` names the option.
+        UsageError: If `text` is not a count, which is a whole number; `where` names the option.
     """
     value = _count(text, where)
     if value >= _LIMIT:
@@ -45,14 +45,19 @@ def parse_count(text: str, where: str) -> int:
 
 def _count(text: str, where: str) -> int:
     plain = text.strip().replace("_", "")
-    match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([KMGBT]?)", plain, re.IGNORECASE | re.ASCII)
-    scaled = re.fullmatch(r"(\d+(?:\.\d+)?)e(\d{1,2})", plain, re.IGNORECASE | re.ASCII)
-    if match is not None:
-        value = float(match[1]) * _DECIMAL[match[2].upper()] if "." in match[1] else None
-        return int(value) if value is not None else int(match[1]) * _DECIMAL[match[2].upper()]
-    if scaled is not None:
-        return int(float(scaled[1]) * 10 ** int(scaled[2]))
-    raise UsageError(f"count {text!r} not understood", where=where, remedy="for example 100M, 1.5G or 250000")
+    remedy = "for example 100M, 1.5G or 250000"
+    form = r"(\d{1,99})(?:\.(\d{1,99}))?(?:\s*([KMGBT]?)|e(\d{1,2}))"
+    match = re.fullmatch(form, plain, re.IGNORECASE | re.ASCII)
+    if match is None:
+        raise UsageError(f"count {text!r} not understood", where=where, remedy=remedy)
+    whole, part, unit, exponent = match[1], match[2] or "", match[3] or "", match[4] or "0"
+    factor: int = _DECIMAL[unit.upper()] * 10 ** int(exponent)
+    # In whole numbers: 8.2 * 10**6 is less than 8200000.
+    scale: int = 10 ** len(part)
+    value, rest = divmod(int(whole + part) * factor, scale)
+    if rest:
+        raise UsageError(f"count {text!r} is not a whole number", where=where, remedy=remedy)
+    return value
 
 
 def parse_percent(text: str, where: str) -> float:

@@ -88,8 +88,8 @@ def record(
 
     trace = unused(Path("program.fwt")) if output is None else output
     if workload is not None:
-        given = (command, skip, start_at, stop_at, no_follow, windows, segment, exhaustive, time)
-        if any(given) or seed is not None:
+        given = (skip, start_at, stop_at, windows, segment, seed, time)
+        if command or no_follow or exhaustive or any(value is not None for value in given):
             raise UsageError(
                 "a workload determines itself what is recorded",
                 where="--workload",

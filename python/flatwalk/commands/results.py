@@ -9,6 +9,7 @@ from typer import Argument, Option
 from flatwalk.commands.figures import Columns
 from flatwalk.commands.options import JsonFlag
 from flatwalk.commands.sweep import RESULTS, ResultsDirectory
+from flatwalk.errors import refuse
 from flatwalk.help import PLAIN, examples
 
 app = typer.Typer(
@@ -39,6 +40,7 @@ def query(
     """Ask SQL of the stored runs; docs/lab.md explains the columns."""
     from flatwalk.lab import command  # noqa: PLC0415
 
+    refuse({"--csv": csv and json}, "--json prints JSON, and not CSV")
     command.query(results, sql, as_csv=csv, as_json=json)
 
 
@@ -68,6 +70,9 @@ def diff(
     """
     from flatwalk.lab import command  # noqa: PLC0415
 
+    refuse({"--csv": csv and json}, "--json prints JSON, and not CSV")
+    apart = {"--results": by is None and results != RESULTS}
+    refuse(apart, "A and B are the directories of the results", "leave it out, or give --by COLUMN, too")
     command.diff(results, first, second, by=by, where=where, as_csv=csv, as_json=json)
 
 

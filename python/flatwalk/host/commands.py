@@ -55,7 +55,7 @@ Runs = Annotated[int, Option(metavar="N", min=2, help="Processes that measure ea
 AtMost = Annotated[
     float, Option(metavar="SECONDS", min=0, help="Stop after this time, once every variant ran 5 times.")
 ]
-Seed = Annotated[int, Option(metavar="N", min=0, help="Seed of the order and of addresses.")]
+Seed = Annotated[int, Option(metavar="N", min=0, max=2**64 - 1, help="Seed of the order and of addresses.")]
 Cpu = Annotated[
     str | None,
     Option(
@@ -262,7 +262,9 @@ def walk(
 def ebizzy(
     *,
     threads: Annotated[
-        int | None, Option(metavar="T", min=1, help="Measure 1 to T threads [default: processors, up to 7].")
+        int | None,
+        # The limit of host/src/ebizzy.rs.
+        Option(metavar="T", min=1, max=1024, help="Measure 1 to T threads [default: processors, up to 7]."),
     ] = None,
     chunks: Annotated[int, Option(metavar="N", min=1, help="Chunks of records.")] = 7,
     chunk: Annotated[str, Option(metavar="SIZE", help="Size of a chunk.")] = "512KiB",

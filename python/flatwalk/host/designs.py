@@ -63,10 +63,13 @@ def _joined(areas: list[dict[str, int]]) -> list[dict[str, int]]:
 
 
 def _schemes(text: str | None) -> list[dict[str, Any]]:
-    names = [name.strip() for name in text.split(",")] if text else list(settings.DEFAULT_SCHEMES)
     if text is None:  # priority changes caches, not tables
-        names = [name for name in names if not name.endswith("+ptp")]
-    return [settings.scheme(name, "--schemes") for name in dict.fromkeys(names) if name]
+        names = [name for name in settings.DEFAULT_SCHEMES if not name.endswith("+ptp")]
+    else:
+        names = [name for name in dict.fromkeys(map(str.strip, text.split(","))) if name]
+    if not names:
+        raise UsageError("no scheme is named", where="--schemes", remedy="as in --schemes radix4,fpt")
+    return [settings.scheme(name, "--schemes") for name in names]
 
 
 def _memory(found: Process, loaded: dict[str, Any]) -> int:

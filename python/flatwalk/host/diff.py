@@ -15,6 +15,12 @@ if TYPE_CHECKING:
     from flatwalk.host.results import Result
 
 
+#: Between these are the figures of articles: tests take their fourth powers, which are finite and not 0.
+_LEAST, _MOST = 1e-30, 1e30
+#: Measurements of a sample, at most.
+_MOST_MEASUREMENTS = 10**9
+
+
 def compare(a: Result, b: Result) -> dict[str, tuple[stats.Comparison, float]]:
     """Every variant that both have: its comparison, and Welch's p adjusted for their number.
 
@@ -67,6 +73,11 @@ def published(text: str) -> stats.Moments | None:
         raise UsageError(
             f"{text} is not a sample",
             remedy="write MEAN:SD:N, with a mean above 0 and at least 2 measurements",
+        )
+    if not (_LEAST <= mean <= _MOST and (sd == 0 or _LEAST <= sd <= _MOST) and n <= _MOST_MEASUREMENTS):
+        raise UsageError(
+            f"{text} has a figure that no test can be computed of",
+            remedy="give mean and SD in another unit, as 1e-30 to 1e30, and at most 10^9 measurements",
         )
     return stats.Moments(n, mean, sd)
 

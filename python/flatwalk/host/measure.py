@@ -204,7 +204,7 @@ def _seeded(bench: Bench, plan: Plan, turn: int) -> dict[str, int]:
     """The same seed for all variants of a round. ebizzy's load is the same in all rounds; gups has none."""
     if bench.name == "gups":
         return {}
-    return {"seed": plan.seed if bench.name == "ebizzy" else plan.seed * 1_000_003 + turn + 1}
+    return {"seed": plan.seed if bench.name == "ebizzy" else (plan.seed * 1_000_003 + turn + 1) % 2**64}
 
 
 def _positive(value: float, variant: Variant) -> float:

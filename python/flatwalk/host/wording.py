@@ -74,7 +74,7 @@ def verdict(
         rate: Whether more is better.
         words: What the worse is called, and what the better.
     """
-    if p >= 1 - CONFIDENCE:
+    if not p < 1 - CONFIDENCE:  # also where there is no p
         if comparison.detectable == 0:
             return "no difference: every measurement is the same"
         return (

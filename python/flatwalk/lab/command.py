@@ -138,11 +138,11 @@ def _planned(asked: Sweep, results: store.Results) -> tuple[list[Unit], list[Uni
 
 
 def _run(asked: Sweep, missing: list[Unit], results: store.Results, on: Place) -> run.Outcome:
-    results.make()
     if not missing:
         return run.Outcome()
     with ExitStack() as stack:
         make, workers = stack.enter_context(on.executors(results.place))
+        results.make()
         progress = stack.enter_context(output.Progress("Running"))
         outcome = run.run(asked.name, missing, results, make=make, workers=workers, progress=progress)
     results.compact()

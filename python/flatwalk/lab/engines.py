@@ -133,7 +133,7 @@ def cluster(address: str) -> Iterator[tuple[Callable[[], Executor], int]]:
         address: Its scheduler's, as `tcp://node1:8786`.
 
     Raises:
-        UsageError: If Dask is not installed, or there is no scheduler.
+        UsageError: If Dask is not installed, that is no address, or there is no scheduler.
     """
     if not address.strip():  # Dask would start a cluster of its own
         raise UsageError(
@@ -144,6 +144,15 @@ def cluster(address: str) -> Iterator[tuple[Callable[[], Executor], int]]:
     except ImportError as error:
         raise UsageError(
             "Dask is not installed", where="--cluster", remedy="pip install distributed"
+        ) from error
+    try:
+        # A client that finds this out itself is half made, and waits for itself before it goes.
+        cast("Any", distributed).comm.get_address_host_port(address)
+    except ValueError as error:
+        raise UsageError(
+            f"{address!r} is not the address of a scheduler: {error}",
+            where="--cluster",
+            remedy="give it as tcp://node1:8786",
         ) from error
     try:
         client = cast("Any", distributed).Client(address, timeout=10, set_as_default=False)

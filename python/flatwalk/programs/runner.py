@@ -14,7 +14,7 @@ from flatwalk.errors import FlatwalkError, UsageError
 from flatwalk.programs import catalogue, install
 from flatwalk.programs.attend import Attendance, build_region
 from flatwalk.programs.drivers import DRIVERS
-from flatwalk.recorder import Part, RecordResult, Surroundings, record
+from flatwalk.recorder import Part, RecordResult, Surroundings, check_output, record
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -31,9 +31,10 @@ def record_workload(workload: str, path: Path, *, limit: int | None) -> RecordRe
         limit: Instructions to record; what the program's file says if not given.
 
     Raises:
-        UsageError: If there is no such program, or its size is not valid.
+        UsageError: If there is no such program, its size is not valid, or the trace cannot be written there.
         FlatwalkError: If it cannot be installed, started, or brought to its run phase.
     """
+    check_output(path)
     name, _, size = workload.partition(":")
     program = catalogue.load(name)
     size_bytes = units.parse_size(size, "--workload") if size else program.size_bytes

@@ -6,7 +6,6 @@ import contextlib
 import fcntl
 import os
 import re
-import shutil
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -30,7 +29,8 @@ class Place:
     """The files of one recording.
 
     Traces grow in the directory `FILE.part`. Then the main one becomes `FILE`; those of other processes go
-    into the directory `STEM.processes`.
+    into the directory `STEM.processes`, which recordings to files of one stem share. Names in it end as
+    `FILE` does, so that each recording knows its own.
 
     Args:
         output: `FILE`, where links lead to.
@@ -53,16 +53,51 @@ class Place:
         """The directory of the other processes' traces."""
         return self.output.with_name(f"{self.output.stem}.processes")
 
+    @property
+    def _prefix(self) -> str:
+        """How names in that directory begin: of a file without an ending not as those of one that has it."""
+        stem, _ = _parts(self.output)
+        return f"{stem}-" if stem == self.output.name else f"{stem}."
+
+    def _name(self, trace: ProcessTrace) -> Path:
+        """The name of another process's trace, by that which the collector gave it."""
+        stem, _ = _parts(self.output)
+        return self.others / (self._prefix + trace.path.name.removeprefix(f"{stem}."))
+
     def _free(self, pid: int, names: list[Path]) -> Path:
         """A name for the first trace of a process; its later programs may have taken some."""
+        _, ending = _parts(self.output)
         counts = ("", *(f".{count}" for count in range(2, len(names) + 2)))
-        found = (self.others / f"{self.output.stem}.{pid}{count}{self.output.suffix}" for count in counts)
+        found = (self.others / f"{self._prefix}{pid}{count}.{ending}" for count in counts)
         return next(name for name in found if name not in names)
+
+    def _remove_earlier(self) -> None:
+        """Removes what an earlier recording of this file left in the directory."""
+        _, ending = _parts(self.output)
+        own = re.compile(rf"{re.escape(self._prefix)}\d+(\.\d+)?\.{re.escape(ending)}", re.ASCII)
+        with contextlib.suppress(FileNotFoundError):  # there is no such directory
+            for path in self.others.iterdir():
+                if own.fullmatch(path.name):
+                    path.unlink(missing_ok=True)
+
+    def _move(self, trace: Path, name: Path) -> None:
+        """Gives a trace its name among the other processes'."""
+        while True:
+            self.others.mkdir(exist_ok=True)
+            try:
+                trace.replace(name)
+            except FileNotFoundError:
+                # A recording that shares the directory may have removed it while it was empty.
+                if not trace.exists():
+                    raise
+            else:
+                return
 
     def keep(self, traces: list[ProcessTrace], main: ProcessTrace | None) -> list[ProcessTrace]:
         """Gives complete traces their names, `main` first. Those without an instruction are left out.
 
-        The busiest takes the place of a main one without an instruction. An earlier recording's traces go.
+        The busiest takes the place of a main one without an instruction. The traces of an earlier recording
+        of this file go.
 
         Returns:
             The traces where they are now.
@@ -83,16 +118,20 @@ class Place:
                 raise self._stuck("what is there by now is not a trace", self.output)
             if not _holds_traces(self.others):
                 raise self._stuck("something is there by now that is not a trace", self.others)
-            shutil.rmtree(self.others, ignore_errors=True)
-            names = [self.output, *(self.others / trace.path.name for trace in kept[1:])]
+            self._remove_earlier()
+            names = [self.output, *map(self._name, kept[1:])]
             # The name that the first process's trace has may be that of another than the main one.
             for index, trace in enumerate(kept[1:], 1):
                 if trace.path == self.growing:
                     names[index] = self._free(trace.pid, names)
-            if len(names) > 1:
-                self.others.mkdir()
+            if len(names) == 1:
+                with contextlib.suppress(OSError):  # it is not there, or another recording's traces are in it
+                    self.others.rmdir()
             for trace, name in zip(kept, names, strict=True):
-                trace.path.replace(name)
+                if name == self.output:
+                    trace.path.replace(name)
+                else:
+                    self._move(trace.path, name)
                 moved += 1
         except OSError as error:
             done = f"{moved} of {len(kept)} have theirs; the rest is" if moved else "they are"
@@ -113,6 +152,12 @@ def _growing(output: Path) -> Path:
     return output.with_name(f"{output.name}.part")
 
 
+def _parts(output: Path) -> tuple[str, str]:
+    """The stem and the ending of the names that the collector gives the traces of other processes."""
+    stem, _, ending = output.name.rpartition(".")
+    return (stem, ending) if stem else (output.name, "fwt")
+
+
 def _is_ours(path: Path, output: Path) -> bool:
     """Whether a file where traces grow is of a recording of `output`, by the names that the collector gives.
 
@@ -122,10 +167,8 @@ def _is_ours(path: Path, output: Path) -> bool:
         return False
     if path.name == LOCK:
         return True
-    stem, _, suffix = output.name.rpartition(".")
-    if not stem:
-        stem, suffix = output.name, "fwt"
-    trace = rf"{re.escape(output.name)}|{re.escape(stem)}\.\d+(\.\d+)?\.{re.escape(suffix)}"
+    stem, ending = _parts(output)
+    trace = rf"{re.escape(output.name)}|{re.escape(stem)}\.\d+(\.\d+)?\.{re.escape(ending)}"
     found = re.fullmatch(rf"(?:{trace})(?P<partial>\.part(\.aside)?)?", path.name, re.DOTALL)
     return found is not None and (found["partial"] is not None or is_trace(path))
 
@@ -241,7 +284,7 @@ def _locked(output: Path, directory: Path) -> int:
 
 
 def _check_others(directory: Path) -> None:
-    """Checks that nothing but traces is in the directory that is replaced.
+    """Checks that nothing but traces is in the directory of the other processes' traces.
 
     Raises:
         UsageError: If something is.
@@ -256,6 +299,9 @@ def _check_others(directory: Path) -> None:
 
 def _holds_traces(directory: Path) -> bool:
     """Whether a path is a directory with nothing but traces in it, or nothing at all."""
-    if not os.path.lexists(directory):
+    if directory.is_symlink() or not directory.is_dir():
+        return not os.path.lexists(directory)
+    try:
+        return all(is_trace(path) or not os.path.lexists(path) for path in directory.iterdir())
+    except FileNotFoundError:  # a recording that shares it removed it just now
         return True
-    return not directory.is_symlink() and directory.is_dir() and all(map(is_trace, directory.iterdir()))

@@ -61,6 +61,8 @@ class Part:
                 f"{self.skip} instructions cannot be skipped", where="--skip", remedy="give 0 or more"
             )
         for option, place in (("--start-at", self.start_at), ("--stop-at", self.stop_at)):
+            if place is not None and not place.strip():
+                raise UsageError("no place is named", where=option, remedy="give a symbol or an address")
             if place and place.startswith("0x") and not re.fullmatch("0x[0-9a-fA-F]{1,16}", place):
                 raise UsageError(
                     f"{place!r} is not an address", where=option, remedy="write it like 0x401000"

@@ -350,6 +350,16 @@ class _Session:
 
     def _nothing_recorded(self, status: int, line: list[str]) -> RecordError:
         never_began = not self._reports.traces
+        if self._timed_out and not (never_began and self._reports.warnings):
+            remedy = "give more"
+            if self._part.start_at and not never_began:
+                place = "flatwalk_start()" if self._part.start_at == "marker" else self._part.start_at
+                remedy = f"give more, or check that the program reaches {place}"
+            elif self._part.skip:
+                remedy = "give more, or skip fewer instructions"
+            return RecordError(
+                "the time was over before anything was recorded", where="--time", remedy=remedy
+            )
         if self._part.start_at and not never_began:
             if self._part.start_at == "marker":
                 place, remedy = "flatwalk_start()", "call it in the program; docs/recording.md shows how"
