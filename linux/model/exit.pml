@@ -101,7 +101,7 @@ proctype exit_root()
 		take_root(1);
 #endif
 #ifndef NO_SYNC
-		/* tlb_remove_table_sync_one() */
+		/* smp_call_function() */
 		!irqs_off[0];
 		!irqs_off[1];
 #endif

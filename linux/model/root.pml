@@ -34,12 +34,17 @@ bool stopping;
 byte running;
 bool synced, ldt_written;
 
-/* Locks: mmap_lock, that of the LDT, those of reverse mappings, cpu_hotplug_lock (which is tried), pgd_lock. */
+/*
+ * Locks: mmap_lock, that of the LDT, those of reverse mappings, those of mappings, cpu_hotplug_lock (which is tried),
+ * mm_all_locks_mutex, pgd_lock.
+ */
 #define CPU_HOTPLUG	0
 #define RMAP		1
+#define VMA		2
 #define MMAP_LOCK	0
 #define LDT		1
 #define PGD		2
+#define ALL_LOCKS	3
 
 hidden byte freed_table_is_walked, freed_root_is_walked, update_is_lost, kernel_entry_is_missing;
 
@@ -152,6 +157,10 @@ proctype promote_root()
 	read_lock(CPU_HOTPLUG);
 #endif
 	lock(MMAP_LOCK);
+#ifndef NO_START_WRITE
+	/* lock_vmas() */
+	write_lock(VMA);
+#endif
 	/* lock_ldt() */
 #ifdef NO_LDT_LOCK
 	locked = true;
@@ -164,6 +173,10 @@ proctype promote_root()
 	if
 	:: locked ->
 		/* mm_take_all_locks() */
+		lock(ALL_LOCKS);
+#ifdef NO_START_WRITE
+		write_lock(VMA);
+#endif
 		write_lock(RMAP);
 #if defined(NO_CPUS_LOCK) || defined(NO_CPUS_LOCK_LATE)
 		got = true
@@ -222,6 +235,10 @@ proctype promote_root()
 	:: locked ->
 		/* mm_drop_all_locks(), unlock_ldt() */
 		write_unlock(RMAP);
+#ifdef NO_START_WRITE
+		write_unlock(VMA);
+#endif
+		unlock(ALL_LOCKS);
 #ifndef NO_LDT_LOCK
 		unlock(LDT)
 #endif
@@ -235,6 +252,10 @@ proctype promote_root()
 		unlock(PGD)
 	:: else
 	fi;
+#ifndef NO_START_WRITE
+	/* With mmap_lock, as vma_end_write_all() does */
+	write_unlock(VMA);
+#endif
 	unlock(MMAP_LOCK);
 #ifdef NO_CPUS_LOCK_LATE
 	read_unlock(CPU_HOTPLUG);
@@ -299,6 +320,19 @@ proctype fault_is_served()
 	running--
 }
 
+/*
+ * The same with the lock of its mapping, and who serves it takes all locks of its own address space first, as
+ * mmu_notifier_register() does, and promote_root()
+ */
+proctype fault_waits_for_all_locks()
+{
+	read_lock(VMA);
+	lock(ALL_LOCKS);
+	unlock(ALL_LOCKS);
+	read_unlock(VMA);
+	running--
+}
+
 inline run_cpus()
 {
 	online[0] = true;
@@ -326,6 +360,7 @@ init
 		:: run read_ldt()
 		:: run hotplug()
 		:: run fault_is_served()
+		:: run fault_waits_for_all_locks()
 		fi
 	};
 	running == 0;

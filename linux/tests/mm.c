@@ -1992,32 +1992,72 @@ static void test_halfway(void)
 	set("/proc/sys/vm/overcommit_memory", before);
 }
 
-/* A large page that is asked for comes to a flat range that has no table in its place. */
-static void collapsed_elsewhere(void)
+/* khugepaged does nothing but come by, or comes by as seldom as usual. */
+static void hurry_khugepaged(bool hurry)
 {
-	const bool flattens = mode_is("l2l1 l4l3+l2l1 compendia");
-	const size_t bytes = 2 * MIB;
-	int file = memfd_create("asked", 0);
-	char *first = map_aligned(bytes, bytes), *second = FAR + 128 * MIB;
+	set(THP "khugepaged/scan_sleep_millisecs", hurry ? 1 : 10000);
+	set(THP "khugepaged/alloc_sleep_millisecs", hurry ? 1 : 60000);
+	set(THP "khugepaged/pages_to_scan", hurry ? 65536 : 4096);
+}
 
-	CHECK(file >= 0 && !ftruncate(file, bytes));
-	CHECK(mmap(first, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_FIXED, file, 0) == first);
-	fill(first, bytes, PAGE, 83);
-	if (madvise(first, bytes, MADV_COLLAPSE) && errno == EINVAL)
+static const size_t asked_bytes = 2 * MIB;
+static char *const asked_page = FAR + 128 * MIB;
+
+/* A file of one large page, which is mapped where no table is flat, and in a range whose tables are. */
+static void map_one_page_twice(void)
+{
+	int file = memfd_create("asked", 0);
+	char *first = map_aligned(asked_bytes, asked_bytes);
+
+	CHECK(file >= 0 && !ftruncate(file, asked_bytes));
+	CHECK(mmap(first, asked_bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_FIXED, file, 0) == first);
+	fill(first, asked_bytes, PAGE, 83);
+	if (madvise(first, asked_bytes, MADV_COLLAPSE) && errno == EINVAL)
 		_exit(SKIPPED);
-	CHECK(number("/proc/self/smaps", "ShmemPmdMapped:") == bytes / KIB);
+	CHECK(number("/proc/self/smaps", "ShmemPmdMapped:") == asked_bytes / KIB);
 	if (prctl(PR_SET_FLAT_PAGE_TABLES, FLAT_ALWAYS, 0, 0, 0))
 		CHECK(errno == EINVAL);
 	fill(map_at(FAR, PAGE, MAP_PRIVATE), PAGE, PAGE, 84);
-	if (flattens)
+	if (mode_is("l2l1 l4l3+l2l1 compendia"))
 		CHECK(is_flat(2, FAR));
-	CHECK(mmap(second, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_FIXED_NOREPLACE, file, 0) == second);
-	CHECK(!madvise(second, bytes, MADV_COLLAPSE));
-	CHECK(number("/proc/self/smaps", "ShmemPmdMapped:") == 2 * bytes / KIB);
-	if (flattens)
+	CHECK(mmap(asked_page, asked_bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_FIXED_NOREPLACE, file, 0) == asked_page);
+}
+
+/* Both mappings have the large page. */
+static void verify_asked(void)
+{
+	CHECK(number("/proc/self/smaps", "ShmemPmdMapped:") == 2 * asked_bytes / KIB);
+	if (mode_is("l2l1 l4l3+l2l1 compendia"))
 		CHECK(!is_flat(2, FAR));
-	verify(second, bytes, PAGE, 83);
+	verify(asked_page, asked_bytes, PAGE, 83);
 	verify(FAR, PAGE, PAGE, 84);
+}
+
+/* A large page that is asked for comes to a flat range that has no table in its place. */
+static void collapsed_elsewhere(void)
+{
+	map_one_page_twice();
+	CHECK(!madvise(asked_page, asked_bytes, MADV_COLLAPSE));
+	verify_asked();
+}
+
+/* The same where a table maps its small pages, and khugepaged sees that the large one is asked for. */
+static void collapsed_later(void)
+{
+	map_one_page_twice();
+	verify(asked_page, asked_bytes, PAGE, 83);
+	if (mode_is("l2l1 l4l3+l2l1 compendia"))
+		CHECK(number("/proc/self/smaps", "ShmemPmdMapped:") == asked_bytes / KIB && is_flat(2, FAR));
+	/* khugepaged hears of the process where what is asked for is known already. */
+	for (int i = 0; i < 2; i++)
+		CHECK(!madvise(asked_page, asked_bytes, MADV_HUGEPAGE));
+	for (int tries = 0; tries < 3000; tries++) {
+		if (number("/proc/self/smaps", "ShmemPmdMapped:") == 2 * asked_bytes / KIB)
+			break;
+		poll(NULL, 0, 20);
+		verify(asked_page, asked_bytes, PAGE, 83);
+	}
+	verify_asked();
 }
 
 static void test_asked(void)
@@ -2025,6 +2065,11 @@ static void test_asked(void)
 	CHECK(!put("/proc/sys/vm/drop_caches", "3"));
 	CHECK(!put("/proc/sys/vm/compact_memory", "1"));
 	in_child(collapsed_elsewhere);
+	CHECK(!put(THP "shmem_enabled", "advise"));
+	hurry_khugepaged(true);
+	in_child(collapsed_later);
+	hurry_khugepaged(false);
+	CHECK(!put(THP "shmem_enabled", "never"));
 }
 
 /* What a process wanted ordinary becomes flat again once it wants that. */
@@ -2088,14 +2133,10 @@ static void test_passes(void)
 		return;
 	CHECK(!put("/proc/sys/vm/drop_caches", "3"));
 	CHECK(!put("/proc/sys/vm/compact_memory", "1"));
-	set(THP "khugepaged/scan_sleep_millisecs", 1);
-	set(THP "khugepaged/alloc_sleep_millisecs", 1);
-	set(THP "khugepaged/pages_to_scan", 65536);
+	hurry_khugepaged(true);
 	in_child(one_large_page);
 	CHECK(!put(THP "enabled", "madvise"));
-	set(THP "khugepaged/scan_sleep_millisecs", 10000);
-	set(THP "khugepaged/alloc_sleep_millisecs", 60000);
-	set(THP "khugepaged/pages_to_scan", 4096);
+	hurry_khugepaged(false);
 }
 
 /* Memory with flat tables, most of which are not in use, in as many ranges. */
