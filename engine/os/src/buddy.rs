@@ -45,6 +45,11 @@ enum Place {
     },
 }
 
+/// The first frame of the 1 GiB that `frame` is in.
+fn window_of(frame: u64) -> u64 {
+    frame >> MAX_ORDER << MAX_ORDER
+}
+
 /// What is drawn, and from what.
 struct Drawing {
     of: Place,
@@ -132,7 +137,7 @@ impl Buddy {
                 self.drawn().unwrap_or(lowest)
             }
             Some(Drawing { of: Place::Half | Place::Window { .. }, .. }) if order == 0 => {
-                self.drawn().unwrap_or_else(|| self.beside(lowest))
+                self.drawn().unwrap_or_else(|| self.beside(lowest, sufficient))
             }
             _ => lowest,
         };
@@ -140,11 +145,17 @@ impl Buddy {
         Some(frame)
     }
 
-    /// What is taken where no frame could be drawn. A window that has none any more is followed by the next.
-    fn beside(&mut self, lowest: (u64, u32)) -> (u64, u32) {
-        if let Some(Drawing { of: Place::Window { start }, .. }) = &mut self.drawing {
-            *start = (*start).max(lowest.0 >> MAX_ORDER << MAX_ORDER);
-        }
+    /// What is taken where no frame could be drawn: `lowest`; of windows, the smallest block of the lowest window
+    /// that has one of the orders `sufficient`. So one that has none any more is followed by the next that has.
+    fn beside(&mut self, lowest: (u64, u32), sufficient: u32) -> (u64, u32) {
+        let Some(Drawing { of: Place::Window { start }, .. }) = &mut self.drawing else {
+            return lowest;
+        };
+        let orders = (0..=MAX_ORDER).filter(|order| sufficient >> order & 1 != 0);
+        let firsts = orders.map(|order| (self.free[order as usize].first() << order, order));
+        let by_window = |&(frame, order): &(u64, u32)| (window_of(frame), order);
+        let lowest = firsts.min_by_key(by_window).unwrap_or(lowest);
+        *start = window_of(lowest.0);
         lowest
     }
 
@@ -216,6 +227,9 @@ impl Buddy {
             "frame {frame:#x} is free already"
         );
         self.free_frames += 1 << order;
+        if let Some(Drawing { of: Place::Window { start }, .. }) = &mut self.drawing {
+            *start = (*start).min(window_of(frame));
+        }
         while order < MAX_ORDER && self.free[order as usize].contains(frame >> order ^ 1) {
             self.take(frame ^ 1 << order, order);
             frame &= !(1 << order);
@@ -385,6 +399,26 @@ mod tests {
             (0..100).all(|_| (GIB as u64..2 * GIB as u64).contains(&buddy.allocate(0).unwrap()))
         );
         assert!(buddy.allocate(LARGE_ORDER).is_some());
+    }
+
+    #[test]
+    fn permuted_frames_go_back_to_the_lowest_gibibyte_that_has_room() {
+        const GIB: u64 = 1 << MAX_ORDER;
+        // The end is no whole GiB: a block smaller than those before it.
+        let mut buddy = Buddy::new(3 << 30 | 512 << 20);
+        buddy.place(Placement::Permuted, 7);
+        let taken: Vec<_> = (0..GIB).map(|_| buddy.allocate(0).unwrap()).collect();
+        let next: Vec<_> = (0..1000).map(|_| buddy.allocate(0).unwrap()).collect();
+        assert!(next.iter().all(|frame| (GIB..2 * GIB).contains(frame)), "the next, not the end");
+        // What is freed below is used before anything above is, even if that is in smaller blocks.
+        let mut freed: Vec<_> = taken.iter().copied().filter(|frame| frame % 4096 < 8).collect();
+        freed.iter().for_each(|&frame| buddy.free(frame, 0));
+        let mut again: Vec<_> = freed.iter().map(|_| buddy.allocate(0).unwrap()).collect();
+        assert!(!again.is_sorted(), "they are drawn while there are enough of them");
+        freed.sort_unstable();
+        again.sort_unstable();
+        assert_eq!(again, freed);
+        assert!((GIB..2 * GIB).contains(&buddy.allocate(0).unwrap()));
     }
 
     #[test]

@@ -25,6 +25,6 @@ pub use metered_memory::Work;
 pub use ordered::{OrderedNodes, Range};
 pub use placement::Placement;
 pub use policy::{LargePages, Thp};
-pub use process::{Configuration, FaultKind, FaultOutcome, Outcome, Process, Statistics};
+pub use process::{Configuration, FaultKind, FaultOutcome, Moved, Outcome, Process, Statistics};
 pub use random::Random;
 pub use virtual_machine::{Handled, VirtualMachine};

@@ -157,6 +157,22 @@ impl<A: Physical> PhysicalMemory<A> {
     }
 }
 
+impl<A: Physical> PhysicalMemory<A> {
+    /// Copies the 2^`size_shift` bytes at `from` to `to`, which read as zero.
+    pub(crate) fn copy(&mut self, from: A, to: A, size_shift: u8) {
+        if (0..1 << size_shift).step_by(PIECE_BYTES).all(|at| self.piece(from.offset(at)).is_none())
+        {
+            return;
+        }
+        for at in (0..1 << size_shift).step_by(8) {
+            let word = self.read(from.offset(at));
+            if word != 0 {
+                self.write(to.offset(at), word);
+            }
+        }
+    }
+}
+
 impl<A: Physical> EntryMemory<A> for PhysicalMemory<A> {
     #[inline]
     fn read(&self, at: A) -> u64 {

@@ -66,12 +66,27 @@ impl<A: Physical> MeteredMemory<A> {
 
     /// Runs `work`, of which only the nodes are counted, not the entries and bytes.
     pub(crate) fn unmetered<T>(&mut self, work: impl FnOnce(&mut Self) -> T) -> T {
-        let (before, read) = (self.work, self.entries_read.get());
+        let before = self.work_so_far();
         let result = work(self);
-        let Work { nodes, nodes_freed, .. } = self.work;
-        self.work = Work { nodes, nodes_freed, ..before };
-        self.entries_read.set(read);
+        self.forget_work_since(before);
         result
+    }
+
+    /// The work done so far.
+    pub(crate) fn work_so_far(&self) -> Work {
+        Work { entries_read: self.entries_read.get(), ..self.work }
+    }
+
+    /// Forgets what was done since `before` was all, but for the nodes.
+    pub(crate) fn forget_work_since(&mut self, before: Work) {
+        let Work { nodes, nodes_freed, .. } = self.work;
+        self.entries_read.set(before.entries_read);
+        self.work = Work { nodes, nodes_freed, entries_read: 0, ..before };
+    }
+
+    /// Blocks of 2^`size_shift` bytes that there are for data now.
+    pub(crate) fn free_blocks(&self, size_shift: u8) -> u64 {
+        self.frames.allocatable_blocks(order(size_shift))
     }
 
     /// Where an access to the entry at `at` goes; what the hardware reads for that is counted.

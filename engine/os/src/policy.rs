@@ -27,7 +27,9 @@ pub enum LargePages {
     /// above. It is an ideal: a region has a large page if **all areas in it agree in their
     /// protection** (at least one area; areas without any rights do not count), whatever backs them,
     /// and even where they end within the region. The page stays while that holds, whatever is
-    /// unmapped, remapped or discarded in parts of the region. Make it with [`LargePages::share`].
+    /// unmapped, remapped or discarded in parts of the region. Where pages moved, or got other rights, it
+    /// comes back, too, if memory has a block, at no cost: the scenario says what is there, not how it came about.
+    /// Make it with [`LargePages::share`].
     Below {
         /// First address that gets no large page, in bytes; a multiple of 2 MiB.
         boundary: u64,
@@ -90,17 +92,19 @@ impl LargePages {
 pub(crate) struct Policy {
     pub(crate) layout: Layout,
     pub(crate) large_pages: LargePages,
+    /// Ranges of bytes that the program touches, ascending; none if that is not known.
+    touched: Vec<(u64, u64)>,
     /// Topmost level and width of the flattened nodes that reach down to level 1, if there are any
     /// and the rule is on.
     pub(crate) guarded_nodes: Option<(Level, Width)>,
 }
 
 impl Policy {
-    pub(crate) fn new(layout: Layout, large_pages: LargePages) -> Self {
+    pub(crate) fn new(layout: Layout, large_pages: LargePages, touched: Vec<(u64, u64)>) -> Self {
         let lowest = layout.groups().pop();
         let guarded = |&(_, width): &(Level, Width)| layout.no_flatten_threshold() > 0 && width > 1;
         let guarded_nodes = lowest.filter(guarded);
-        Self { layout, large_pages, guarded_nodes }
+        Self { layout, large_pages, touched, guarded_nodes }
     }
 
     fn geometry(&self) -> Geometry {
@@ -149,9 +153,27 @@ impl Policy {
         }
     }
 
-    /// True if `region` will have so many large pages that it must not be flattened down to level 1.
-    fn will_be_mostly_large(&self, areas: &AddressSpace, region: &Pages) -> bool {
-        let threshold = self.layout.no_flatten_threshold();
+    /// True unless it is known that the program touches nothing in `region`.
+    fn may_be_touched(&self, region: &Pages) -> bool {
+        let shift = self.geometry().page_shift();
+        let next = self.touched.partition_point(|&(_, end)| end <= region.start << shift);
+        self.touched.is_empty()
+            || self.touched.get(next).is_some_and(|&(start, _)| start >> shift < region.end)
+    }
+
+    /// True if `region` will have so many large pages that it must not be flattened down to level 1: `there` are
+    /// now, and others may come where it `is_empty`, while memory has `blocks` for them.
+    pub(crate) fn will_be_mostly_large(
+        &self,
+        areas: &AddressSpace,
+        region: &Pages,
+        (there, blocks): (u32, u64),
+        is_empty: impl Fn(&Pages) -> bool,
+    ) -> bool {
+        let missing = self.layout.no_flatten_threshold().saturating_sub(there);
+        if missing == 0 || u64::from(missing) > blocks {
+            return missing == 0;
+        }
         let per_large = 1_u64 << self.geometry().index_bits();
         let mut expected = 0;
         let mut next = region.start;
@@ -159,8 +181,12 @@ impl Policy {
             let first = (vma.pages.start & !(per_large - 1)).max(next);
             let end = vma.pages.end.min(region.end);
             for start in (first..end).step_by(per_large as usize) {
-                expected += u32::from(self.large(areas, &(start..start + per_large)).is_some());
-                if expected >= threshold {
+                let part = start..start + per_large;
+                let may_come = self.large(areas, &part).is_some()
+                    && self.may_be_touched(&part)
+                    && is_empty(&part);
+                expected += u32::from(may_come);
+                if expected >= missing {
                     return true;
                 }
                 next = start + per_large;
@@ -173,11 +199,13 @@ impl Policy {
 /// The shape of new nodes: the layout's, less the lowest level where large pages are expected.
 ///
 /// The decision must be made before the pages are there, so it asks which large pages the policy
-/// *would* give to the areas that are mapped now. If there are more in the end, the process splits
-/// the node then.
+/// *would* give to the areas that are mapped now, where the program will touch them and memory has blocks. If
+/// there are more in the end, the process splits the node then; if there are fewer, it widens it.
 pub(crate) struct PolicyShape<'a> {
     pub(crate) policy: &'a Policy,
     pub(crate) areas: &'a AddressSpace,
+    /// Blocks for large pages, that of a page which the node is made for included.
+    pub(crate) blocks: u64,
 }
 
 impl Shape for PolicyShape<'_> {
@@ -190,7 +218,8 @@ impl Shape for PolicyShape<'_> {
         let pages_shift = geometry.shift(level + 1) - geometry.page_shift();
         let start = address >> geometry.page_shift() >> pages_shift << pages_shift;
         let region = start..start + (1 << pages_shift);
-        width - Width::from(self.policy.will_be_mostly_large(self.areas, &region))
+        let so_far = (0, self.blocks);
+        width - Width::from(self.policy.will_be_mostly_large(self.areas, &region, so_far, |_| true))
     }
 
     fn density(&self) -> Option<Density> {

@@ -8,13 +8,16 @@
 use std::cell::RefCell;
 use std::ops::Range;
 
-use flatwalk_paging::{AccessKind, Address, EntryMemory, Fault, Flush, Gpa, Gva, Hpa, Line};
-use flatwalk_trace::{Backing, Event, Protection};
+use flatwalk_paging::{
+    AccessKind, Address, EntryMemory, Fault, Flush, Gpa, Gva, Hpa, Line, Mapping,
+};
+use flatwalk_trace::{Advice, Backing, Event, Protection};
+use rustc_hash::FxHashSet;
 
 use crate::buddy::FRAME_BYTES;
 use crate::error::OsError;
 use crate::memory::PhysicalMemory;
-use crate::process::{Configuration, FaultOutcome, Outcome, Process};
+use crate::process::{Configuration, FaultOutcome, Moved, Outcome, Process};
 
 /// A guest and what it runs on.
 pub struct VirtualMachine {
@@ -47,14 +50,47 @@ impl VirtualMachine {
     }
 
     /// Carries out an event in the guest. What it maps ahead of any access, the host backs too, and the nodes of
-    /// its table that it makes for that, which its kernel writes. Returns the guest's outcome, and what is to be
-    /// flushed of the host's table.
+    /// its table that it makes for that, which its kernel writes. Where the program waits for it
+    /// ([`Advice::Populate`]), that raises faults of the host's, of which `handled` learns. Returns the guest's
+    /// outcome, and what else is to be flushed of the host's table.
     ///
     /// # Errors
     /// As [`Process::apply`].
-    pub fn apply(&mut self, event: &Event) -> Result<(Outcome<Gva>, Vec<Flush<Gpa>>), OsError> {
+    pub fn apply(
+        &mut self,
+        event: &Event,
+        handled: &mut impl FnMut(FaultOutcome<Gpa>),
+    ) -> Result<(Outcome<Gva>, Vec<Flush<Gpa>>), OsError> {
+        let advised = match *event {
+            Event::Advise { address, length, advice: Advice::Populate } => Some((address, length)),
+            _ => None,
+        };
+        let mut there = FxHashSet::default();
+        if let Some(pages) = advised {
+            self.visit_guest(pages, &mut |page| {
+                there.insert(page.input.raw());
+            })?;
+        }
         let outcome = self.guest.apply(event)?;
         let mut flushes = Vec::new();
+        // What moved at no cost is in the host's memory as it was before.
+        for Moved { to: Range { start, end }, .. } in &outcome.moved {
+            flushes.extend(self.host.back(Gpa::new(*start), end - start)?);
+        }
+        if let Some(pages) = advised {
+            let mut ranges = Ranges::default();
+            let geometry = self.guest.table().geometry();
+            self.visit_guest(pages, &mut |page| {
+                if !there.contains(&page.input.raw()) {
+                    ranges.add(page.frame.raw(), geometry.span(page.level));
+                }
+            })?;
+            let nodes = outcome.nodes.iter().cloned();
+            for Range { start, end } in ranges.0.into_iter().chain(nodes) {
+                // The guest's kernel zeroes them.
+                self.host.access_pages(Gpa::new(start), end - start, AccessKind::Store, handled)?;
+            }
+        }
         if let Event::Populate { address, length, .. } = *event {
             let Self { guest, host } = self;
             // Nothing is to be backed beyond the guest's memory, or within a segment of the host's.
@@ -79,6 +115,17 @@ impl VirtualMachine {
             }
         }
         Ok((outcome, flushes))
+    }
+
+    /// Visits what the guest's table maps in `length` bytes from `address`.
+    fn visit_guest(
+        &self,
+        (address, length): (u64, u64),
+        visit: &mut impl FnMut(Mapping<Gva, Gpa>),
+    ) -> Result<(), OsError> {
+        let Self { guest, .. } = self;
+        let visited = guest.table().visit(guest.memory(), Gva::new(address), length, visit);
+        visited.map_err(OsError::Table)
     }
 
     /// Lets a program in the guest access each page of `length_bytes` from `address`, as
@@ -207,7 +254,8 @@ mod tests {
             Event::Map { address, length, protection, backing, shared: false },
             Event::Populate { address, length, store: true },
         ] {
-            let (outcome, host) = vm.apply(&event).unwrap();
+            let fault = &mut |fault| panic!("{fault:?}");
+            let (outcome, host) = vm.apply(&event, fault).unwrap();
             assert!(host.is_empty() && outcome.flushes.iter().all(|flush| !flush.leaves));
         }
         vm
@@ -249,6 +297,63 @@ mod tests {
             let bytes = vm.guest.data_bytes() + vm.guest.page_table_bytes();
             assert!(vm.host.data_bytes() >= bytes, "{guest:?}");
             assert_eq!(vm.host.statistics().faults, 0, "{guest:?}");
+        }
+    }
+
+    #[test]
+    fn what_a_program_has_populated_faults_in_the_host_once() {
+        let host = configuration(&[], 2 << 30, false);
+        let (address, length) = (1 << 40, 8 << 20);
+        for guest in [layout(Geometry::X86_4, &[]), layout(Geometry::X86_4, &["L4L3", "L2L1"])] {
+            let mut vm = populated(guest, &host, address, 4 << 20);
+            let protection = Protection { read: true, write: true, execute: false };
+            let backing = Backing::Anonymous;
+            let before = vm.host.data_bytes();
+            let mut faults = 0;
+            for event in [
+                Event::Map {
+                    address: address + (4 << 20),
+                    length: 4 << 20,
+                    protection,
+                    backing,
+                    shared: false,
+                },
+                Event::Advise { address, length, advice: Advice::Populate },
+                Event::Advise { address, length, advice: Advice::Populate },
+            ] {
+                let _ = vm.apply(&event, &mut |_| faults += 1).unwrap();
+            }
+            // The pages that were missing, and the nodes for them.
+            let backed = vm.host.data_bytes() - before;
+            assert!((4 << 20..5 << 20).contains(&backed), "{backed}");
+            assert_eq!((faults, vm.host.statistics().faults), (backed / 4096, backed / 4096));
+            for page in 0..length / 4096 {
+                assert!(vm.translate(Gva::new(address + page * 4096)).is_ok());
+            }
+            // Nothing is left to fault when the program comes.
+            let access = AccessKind::Store;
+            let none = &mut |_: Handled| panic!("all is there");
+            vm.access_pages(Gva::new(address), length, access, none).unwrap();
+        }
+    }
+
+    #[test]
+    fn what_moves_at_no_cost_in_a_guest_stays_backed() {
+        let (address, to, length) = (1 << 40, (1 << 41) + 4096, 8 << 20);
+        let host = configuration(&[], 2 << 30, false);
+        let guest = of(layout(Geometry::X86_4, &[]), 1 << 30, true);
+        let mut vm = VirtualMachine::new(&guest, &host).unwrap();
+        let protection = Protection { read: true, write: true, execute: false };
+        let backing = Backing::Anonymous;
+        for event in [
+            Event::Map { address, length, protection, backing, shared: false },
+            Event::Populate { address, length, store: true },
+            Event::Remap { from: address, from_length: length, to, to_length: length },
+        ] {
+            let _ = vm.apply(&event, &mut |_| panic!("nobody waits")).unwrap();
+        }
+        for page in 0..length / 4096 {
+            assert!(vm.translate(Gva::new(to + page * 4096)).is_ok());
         }
     }
 

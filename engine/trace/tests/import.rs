@@ -107,6 +107,17 @@ mod champsim {
         assert_eq!(ran(&import(Format::CloudSuite, &long(&LINES)).expect("long")), expected());
     }
 
+    #[test]
+    fn an_address_like_the_mark_of_a_compressed_file_is_an_address() {
+        // As the marks of gzip, zip and bzip2 begin.
+        for pc in [0x40_8b1f, 0x40_4b50, 0x7f00_0101_4b50, 0x5555_3168_5a42] {
+            let bytes = short(&[plain(pc), plain(pc + 4)]);
+            let found = ran(&import(Format::ChampSim, &bytes).expect("not compressed"));
+            let pcs: Vec<_> = found.iter().map(|(_, (instruction, _))| instruction.pc).collect();
+            assert_eq!(pcs, [pc, pc + 4]);
+        }
+    }
+
     /// The lengths and kinds that these instructions are taken to have, in order of execution.
     fn learnt(lines: &[Line]) -> Vec<(u64, u8, Branch)> {
         let found = import(Format::ChampSim, &short(lines)).expect("read");

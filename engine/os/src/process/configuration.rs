@@ -12,6 +12,9 @@ pub struct Configuration {
     pub layout: Layout,
     /// Which memory large pages back.
     pub large_pages: LargePages,
+    /// Ranges of addresses that the program touches, in bytes, ascending; none if that is not known. Of what no
+    /// range covers no large page is expected.
+    pub touched: Vec<(u64, u64)>,
     /// Physical memory in bytes.
     pub memory_bytes: u64,
     /// Bytes at its end that belong to the hardware from the start.
@@ -43,6 +46,7 @@ impl Configuration {
         Self {
             layout,
             large_pages: LargePages::Below { boundary: 0 },
+            touched: Vec::new(),
             memory_bytes,
             reserved_bytes: 0,
             segment: None,

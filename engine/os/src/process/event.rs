@@ -39,6 +39,7 @@ impl<In: Address, Out: Physical> Process<In, Out> {
                 let pages = self.pages(address, length)?;
                 self.areas.update(pages.clone(), |attributes| attributes.protection = protection);
                 self.reconcile(&pages, Effect::Reprotect, &mut flushes)?;
+                self.follow_scenario(&pages, false, &mut flushes)?;
             }
             Event::Advise { address, length, advice } => {
                 self.advise(address, length, advice, &mut flushes)?;
@@ -58,11 +59,12 @@ impl<In: Address, Out: Physical> Process<In, Out> {
             | Event::Entry { .. }
             | Event::Gap { .. }
             | Event::Name { .. } => {
-                let (nodes, flushes) = (Vec::new(), Vec::new());
-                return Ok(Outcome { work: Work::default(), nodes, flushes });
+                let (nodes, moved, flushes) = (Vec::new(), Vec::new(), Vec::new());
+                return Ok(Outcome { work: Work::default(), nodes, moved, flushes });
             }
         }
         self.statistics.events += 1;
+        self.widen_nodes(&mut flushes)?;
         Ok(self.outcome(flushes))
     }
 

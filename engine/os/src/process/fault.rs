@@ -49,6 +49,7 @@ impl<In: Address, Out: Physical> Process<In, Out> {
             }
         };
         self.statistics.faults += 1;
+        self.widen_nodes(&mut flushes)?;
         let Outcome { work, flushes, .. } = self.outcome(flushes);
         Ok(FaultOutcome { kind, level, work, flushes })
     }

@@ -29,7 +29,10 @@ impl<In: Address, Out: Physical> Process<In, Out> {
         if let Some(protection) = large {
             match self.memory.allocate_data(self.geometry.shift(2)) {
                 Some(frame) => place = Some((region.start, frame, 2, protection)),
-                None => self.statistics.large_page_fallbacks += 1,
+                None => {
+                    self.statistics.large_page_fallbacks += 1;
+                    self.may_be_narrow(page);
+                }
             }
         }
         let (start, frame, level, protection) = match place {
@@ -83,12 +86,13 @@ impl<In: Address, Out: Physical> Process<In, Out> {
         flushes: &mut Flushes<In>,
     ) -> Result<(), OsError> {
         let input = self.address(page);
+        let blocks = self.large_blocks();
         let Self { table, memory, policy, areas, .. } = self;
         if let Some(ordered) = &mut memory.ordered {
             let pages = 1 << (self.geometry.shift(level) - self.geometry.page_shift());
             ordered.area = areas.intersecting(page..page + pages).next().map(|vma| vma.pages);
         }
-        let shape = PolicyShape { policy, areas };
+        let shape = PolicyShape { policy, areas, blocks };
         match table.map(memory, &shape, input, frame, level, attributes) {
             Ok(made) => self.apply_outcome(made, input, flushes),
             Err(error) => {

@@ -6,14 +6,16 @@
 //!
 //! Departs from Linux: the first load of an anonymous page gets a frame of its own (no shared zero
 //! page, so no second fault at the first store); shared memory is not shared with anyone; nothing is
-//! collapsed into large pages later (no khugepaged), and nothing is swapped.
+//! collapsed into large pages later (no khugepaged) but where the scenario of
+//! [`LargePages::Below`](crate::LargePages::Below) has them, and nothing is swapped.
 //!
 //! Each file of this folder adds one thing that a process does. From the bottom up: `pages`, `shape`,
-//! `unmap` and `map`, `reconcile`, `populate` and `remap`, `fault` and `event`.
+//! `unmap` and `map`, `reconcile`, `gather`, `populate` and `remap`, `fault` and `event`.
 
 mod configuration;
 mod event;
 mod fault;
+mod gather;
 mod map;
 mod outcome;
 mod pages;
@@ -36,7 +38,7 @@ use rustc_hash::FxHashMap;
 
 pub use self::configuration::Configuration;
 use self::outcome::Flushes;
-pub use self::outcome::{FaultKind, FaultOutcome, Outcome};
+pub use self::outcome::{FaultKind, FaultOutcome, Moved, Outcome};
 pub use self::statistics::Statistics;
 use crate::buddy::Buddy;
 use crate::error::OsError;
@@ -59,6 +61,10 @@ pub struct Process<In = Gva, Out = Hpa> {
     segment: Pages,
     /// Large pages by region of a lowest flattened node; kept only where the NF rule applies.
     large_pages: FxHashMap<u64, u32>,
+    /// A page each of such nodes that may have become too narrow.
+    narrow: Vec<u64>,
+    /// Pages whose contents were moved, until they are taken.
+    moved: Vec<Moved>,
     data_bytes: u64,
     statistics: Statistics,
 }
@@ -74,14 +80,15 @@ impl<In: Address, Out: Physical> Process<In, Out> {
         dyn Design: MakeStore<Out>,
     {
         let mut memory = metered_memory(configuration)?;
-        let policy = Policy::new(configuration.layout.clone(), configuration.large_pages);
+        let Configuration { layout, large_pages, touched, .. } = configuration.clone();
+        let policy = Policy::new(layout, large_pages, touched);
         let areas = AddressSpace::default();
         let geometry = configuration.layout.geometry();
         if !configuration.ordered_levels.is_empty() {
             let ordered = OrderedNodes::new(&configuration.layout, &configuration.ordered_levels);
             memory.ordered = Some(Box::new(ordered));
         }
-        let shape = PolicyShape { policy: &policy, areas: &areas };
+        let shape = PolicyShape { policy: &policy, areas: &areas, blocks: 0 };
         let table = PageTable::new(&configuration.layout, &shape, &mut memory).map_err(|_| {
             let memory_bytes = configuration.memory_bytes;
             OsError::OutOfMemory { memory_bytes, data_bytes: 0, table_bytes: 0 }
@@ -115,6 +122,8 @@ impl<In: Address, Out: Physical> Process<In, Out> {
             geometry,
             segment,
             large_pages,
+            narrow: Vec::new(),
+            moved: Vec::new(),
             data_bytes: 0,
             statistics,
         })
@@ -213,8 +222,8 @@ impl<In: Address, Out: Physical> Process<In, Out> {
     fn outcome(&mut self, flushes: Flushes<In>) -> Outcome<In> {
         let work = self.memory.take_work();
         self.statistics.nodes_freed += work.nodes_freed;
-        let nodes = self.take_made();
-        Outcome { work, nodes, flushes: flushes.into_iter().collect() }
+        let (nodes, moved) = (self.take_made(), std::mem::take(&mut self.moved));
+        Outcome { work, nodes, moved, flushes: flushes.into_iter().collect() }
     }
 
     /// Addresses of the page-table nodes that were made since the last operation.

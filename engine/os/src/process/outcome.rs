@@ -32,6 +32,15 @@ pub struct FaultOutcome<In = Gva> {
     pub flushes: Vec<Flush<In>>,
 }
 
+/// A base page whose contents were moved.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Moved {
+    /// Where it lay.
+    pub from: u64,
+    /// Where it lies now.
+    pub to: Range<u64>,
+}
+
 /// An event that was carried out.
 #[must_use = "hardware may continue to use old translations until the flushes are done"]
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -40,6 +49,8 @@ pub struct Outcome<In = Gva> {
     pub work: Work,
     /// Addresses of the page-table nodes that it made, and so wrote.
     pub nodes: Vec<Range<u64>>,
+    /// Base pages whose contents were moved at no cost, as the scenario of large pages wants it.
+    pub moved: Vec<Moved>,
     /// What to flush.
     pub flushes: Vec<Flush<In>>,
 }

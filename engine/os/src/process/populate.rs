@@ -29,6 +29,9 @@ impl<In: Address, Out: Physical> Process<In, Out> {
         self.populate(&pages, AccessKind::Store, Touch::InRuns, &mut |flushes| {
             all.extend(flushes.into_iter());
         })?;
+        let mut flushes = Flushes::default();
+        self.widen_nodes(&mut flushes)?;
+        all.extend(flushes.into_iter());
         let _: Outcome<In> = self.outcome(Flushes::default());
         Ok(all)
     }

@@ -17,6 +17,8 @@ impl<In: Address, Out: Physical> Process<In, Out> {
             self.areas.remap(from.clone(), to.clone());
             let changed = from.end.min(to.end)..from.end.max(to.end);
             self.reconcile(&changed, Effect::Discard, &mut departed)?;
+            self.follow_scenario(&changed, false, &mut departed)?;
+            self.widen_nodes(&mut departed)?;
             return Ok(self.outcome(departed));
         }
         // Large pages that reach beyond either end cannot move, or are in the way.
@@ -35,6 +37,9 @@ impl<In: Address, Out: Physical> Process<In, Out> {
         for mapping in moved {
             self.arrive(&mapping, from, to, &mut arrived)?;
         }
+        self.follow_scenario(from, false, &mut departed)?;
+        self.follow_scenario(to, true, &mut arrived)?;
+        self.widen_nodes(&mut arrived)?;
         let mut outcome = self.outcome(departed);
         outcome.flushes.extend(arrived.into_iter());
         Ok(outcome)

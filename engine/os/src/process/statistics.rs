@@ -32,7 +32,7 @@ counts! {
         faults,
         /// Faults that mapped a large page.
         large_page_faults,
-        /// Large pages mapped, by faults or populating.
+        /// Large pages mapped: by faults or populating, moved by a remap, or put together as the scenario has it.
         large_pages_mapped,
         /// Regions that should have got a large page, but there was no block for it.
         large_page_fallbacks,
@@ -40,6 +40,8 @@ counts! {
         node_fallbacks,
         /// Nodes split because of the NF rule.
         demotions,
+        /// Nodes widened again, as they had fewer large pages below them than the NF rule takes.
+        promotions,
         /// Nodes merged with their children because they had become dense.
         merges,
         /// Merged nodes split because they had become sparse.

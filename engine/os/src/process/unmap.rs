@@ -36,12 +36,13 @@ impl<In: Address, Out: Physical> Process<In, Out> {
 
     /// Splits the large page at `input`.
     pub(super) fn split(&mut self, input: In, flushes: &mut Flushes<In>) -> Result<(), OsError> {
+        let blocks = self.large_blocks();
         let Self { table, memory, policy, areas, geometry, .. } = self;
         if let Some(ordered) = &mut memory.ordered {
             let page = input.raw() >> geometry.page_shift();
             ordered.area = areas.find(page).map(|vma| vma.pages);
         }
-        match table.split(memory, &PolicyShape { policy, areas }, input) {
+        match table.split(memory, &PolicyShape { policy, areas, blocks }, input) {
             Ok(made) => {
                 self.statistics.splits += 1;
                 self.uncount_large(input);

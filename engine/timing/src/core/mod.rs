@@ -303,6 +303,16 @@ impl Core {
         self.retire.pass(self.fetched);
     }
 
+    /// A fault that a system call's work raises, as the host has not backed what the guest's kernel writes.
+    pub fn fault_in_call(&mut self, cost: Cost, by_host: bool) {
+        self.statistics.fault_cycles += cost.cycles();
+        self.kernel.fault(cost, by_host);
+        self.account_refill();
+        self.drain();
+        self.fetched = self.account_work(Part::of_fault(by_host), cost, self.fetched);
+        self.retire.pass(self.fetched);
+    }
+
     /// The cycle from which on the core waits for nothing that it has begun.
     pub fn settled(&self) -> u64 {
         self.retire.cycle.max(self.refilled)

@@ -35,6 +35,7 @@ pub(super) fn system(
     let own = Configuration {
         layout: layout.clone(),
         large_pages,
+        touched: setup.touched.to_vec(),
         memory_bytes,
         reserved_bytes: setup.own_needs.reserved_bytes,
         segment: setup.own_needs.segment.take(),
@@ -58,6 +59,7 @@ pub(super) fn system(
     let host = Configuration {
         layout: layout.clone(),
         large_pages: LargePages::share(percent, &all, layout.geometry())?,
+        touched: Vec::new(),
         memory_bytes: host_memory_bytes(memory_bytes),
         reserved_bytes: setup.host_needs.reserved_bytes,
         segment: setup.host_needs.segment.take(),

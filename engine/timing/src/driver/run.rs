@@ -586,7 +586,7 @@ impl Run {
         if matches!(event, Event::Root { .. } | Event::Entry { .. }) {
             // Of a recorded machine's tables: nothing that happens in ours, and no work of a kernel's.
             if self.configuration.scheme.recorded {
-                let (_, flushes) = self.system.apply(event)?;
+                let (_, flushes) = self.system.apply(event, &mut |_| {})?;
                 self.mmu.carry_out(&flushes);
                 self.own.code_page = no_page();
                 if let Some((core, _)) = &mut self.timed {
@@ -595,7 +595,19 @@ impl Run {
             }
             return Ok(());
         }
-        let (work, flushes) = self.system.apply(event)?;
+        let of_faults = costs(&self.configuration, self.merge_cycles, self.cores.are_several());
+        let Self { system, mmu, timed, .. } = self;
+        let (work, flushes) = system.apply(event, &mut |handled| {
+            mmu.carry_out(&handled.flushes);
+            if let Some((core, caches)) = timed {
+                let cost = of_faults.fault(&handled, caches.l1d_latency());
+                if has_clock {
+                    core.fault_in_call(cost, handled.by_host);
+                } else {
+                    core.kernel.fault(cost, handled.by_host);
+                }
+            }
+        })?;
         self.mmu.carry_out(&flushes);
         self.show_populated(event);
         self.own.code_page = no_page();
@@ -656,7 +668,6 @@ impl Run {
         if self.phase == Phase::Measured {
             self.own.threads.insert(thread);
         }
-        self.last_address = addresses.last().copied().unwrap_or(self.last_address);
         let mut rest = addresses;
         let mut done = 0;
         let of_slice = self.mispredicted.clone();
@@ -680,6 +691,10 @@ impl Run {
             if self.own.instructions >= stop {
                 self.look();
             }
+        }
+        // What is behind that is only in sight.
+        if let Some(made) = (addresses.len() - rest.len()).checked_sub(1) {
+            self.last_address = addresses[made];
         }
         Ok(())
     }

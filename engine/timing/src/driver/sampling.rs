@@ -51,14 +51,14 @@ pub enum Places {
 /// Instructions before a window that run with the clock, so that queues and the reorder buffer are as
 /// full as they are in the window.
 pub const DETAILED: u64 = 50_000;
-/// Quanta ([`QUANTUM`]) before a window of several threads that run with the clock, so that each core is as
+/// Quanta ([`QUANTUM`]) a core before a window of several threads that run with the clock, so that each core is as
 /// far ahead or behind as it is in the window: when the clock begins to run they are as they were at the end of the
 /// last window, where another thread may have had its turn, and what a core may do depends on the two quanta before.
 const DETAILED_QUANTA: u64 = 5;
 
-/// Instructions before a window of several threads that run with the clock.
-pub(crate) fn clock_before(threads: u64) -> u64 {
-    DETAILED_QUANTA * QUANTUM * threads
+/// Instructions before a window on several cores that run with the clock.
+pub(crate) fn clock_before(cores: u64) -> u64 {
+    DETAILED_QUANTA * QUANTUM * cores
 }
 
 /// Windows that a part is divided into that is measured as one.
@@ -70,7 +70,7 @@ const DIVISION: u64 = 1 << 20;
 /// blocks, so that a part may be longer by less than a block.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Limits {
-    /// Left out at the start. Without sampling, pages that are touched there are new later on.
+    /// Left out at the start; pages that are touched there are in memory later on.
     pub skip: u64,
     /// Simulated with the clock, but not counted; with sampling nothing, as windows have their own.
     pub warmup: u64,
@@ -238,10 +238,10 @@ impl Schedule {
         }
     }
 
-    /// So many threads are alive, each on a core that there is from now on.
-    pub(crate) fn have_threads(&mut self, threads: usize) {
-        if threads > 1 {
-            self.detailed = self.detailed.max(clock_before(threads as u64));
+    /// Threads that are alive run on so many cores, which there are from now on.
+    pub(crate) fn have_cores(&mut self, cores: usize) {
+        if cores > 1 {
+            self.detailed = self.detailed.max(clock_before(cores as u64));
         }
     }
 
@@ -349,7 +349,9 @@ impl Schedule {
                 }
                 // Segments between which nothing is left out follow each other.
                 let number = position.saturating_sub(self.segment_start) / segment;
-                let segment_end = self.segment_start + (number + 1) * segment;
+                // A header may say anything.
+                let segment_end =
+                    (number + 1).saturating_mul(segment).saturating_add(self.segment_start);
                 let start = segment_end - window.min(segment);
                 if start < first {
                     return Some((Phase::Pass, segment_end.min(end)));
@@ -588,23 +590,36 @@ mod tests {
     }
 
     #[test]
+    fn a_segment_that_no_recording_can_have_ends_with_it() {
+        for segment in [u64::MAX, u64::MAX / 2, 1 << 62] {
+            let limits = sampled(0, None);
+            let mut schedule = Schedule::new(&limits, &info(Some(1 << 40), 1, Some(segment)), 1);
+            for start in [0, 300_001, 1 << 40] {
+                schedule.begin_segment(start);
+                assert_eq!(schedule.at(start).map(|(phase, _)| phase), Some(Phase::Pass));
+            }
+            assert_eq!(schedule.expected_windows(), Some(0));
+        }
+    }
+
+    #[test]
     fn several_threads_have_the_clock_for_longer() {
         let sampling = Some(Sampling { warmup: 800_000, ..SAMPLING });
         let limits = Limits { sampling, ..sampled(0, None) };
         let mut schedule = Schedule::new(&limits, &info(Some(1_800_000), 1, Some(900_000)), 1);
         let clock = |schedule: &Schedule| schedule.at(99_000).map(|(_, until)| 899_000 - until);
         assert_eq!(clock(&schedule), Some(DETAILED));
-        schedule.have_threads(1);
+        schedule.have_cores(1);
         assert_eq!(clock(&schedule), Some(DETAILED));
-        schedule.have_threads(2);
+        schedule.have_cores(2);
         assert_eq!(clock(&schedule), Some(2 * DETAILED_QUANTA * QUANTUM));
-        schedule.have_threads(1);
+        schedule.have_cores(1);
         assert_eq!(
             clock(&schedule),
             Some(2 * DETAILED_QUANTA * QUANTUM),
             "the other core is still there"
         );
-        schedule.have_threads(4);
+        schedule.have_cores(4);
         assert_eq!(schedule.at(99_000), Some((Phase::Detailed, 899_000)), "all of the warm-up");
     }
 

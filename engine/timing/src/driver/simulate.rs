@@ -68,6 +68,7 @@ pub fn simulate(
 ) -> Result<Simulation, SimulateError> {
     let info = source.info().clone();
     let (mut runs, mut predictors) = (Vec::new(), Predictors::default());
+    let cores = configurations.iter().map(RunConfiguration::most_cores).max();
     for configuration in configurations {
         let mut run = new_run(configuration, &info, seed)?;
         run.share_predictions(&mut predictors);
@@ -75,6 +76,7 @@ pub fn simulate(
         runs.push(run);
     }
     let mut reader = StretchReader::new(&mut *source, limits, seed, predictors);
+    reader.have_cores(cores.unwrap_or(1));
     let next = || Ok(reader.next_stretch()?);
     let mut runs = follow_all(runs, next, ALIVE, workers.into(), progress)?;
     let sampled = reader.summary();
@@ -175,8 +177,10 @@ pub(crate) struct StretchReader<'a> {
     counted: bool,
     /// Windows are only warmed.
     leaves_out: bool,
-    /// Threads that have run and not ended.
+    /// Threads that have run and not ended …
     threads: BTreeSet<ThreadId>,
+    /// … and cores that they run on, at most.
+    cores: usize,
 }
 
 impl<'a> StretchReader<'a> {
@@ -208,7 +212,13 @@ impl<'a> StretchReader<'a> {
             counted: false,
             leaves_out: false,
             threads: BTreeSet::new(),
+            cores: 1,
         }
+    }
+
+    /// Threads run on so many cores, at most; on one if this is never said.
+    pub(crate) fn have_cores(&mut self, cores: u32) {
+        self.cores = cores as usize;
     }
 
     /// What was measured of what has been read.
@@ -366,7 +376,7 @@ impl<'a> StretchReader<'a> {
                 let (slice, n) = self.cut(slice);
                 self.position += n;
                 if self.threads.insert(slice.thread) {
-                    self.schedule.have_threads(self.threads.len());
+                    self.schedule.have_cores(self.threads.len().min(self.cores));
                     self.clock_begins_earlier();
                 }
                 if let Some(touched) = &mut self.touched {
@@ -514,9 +524,9 @@ mod tests {
     fn a_thread_that_comes_within_the_warm_up_has_the_clock_begin_earlier() {
         let slice =
             |thread| Item::Slice(Slice { thread, blocks: vec![0; 500], addresses: Vec::new() });
-        // Where the clock begins if the second thread first runs behind so many thousands of instructions.
-        let clock = |first: u32| {
-            let slices = (0..1_100).map(|n| slice(if n < first { 0 } else { n % 2 }));
+        // Where the clock begins if the second of some threads first runs behind so many thousands of instructions.
+        let clock_of = |threads, cores, first: u32| {
+            let slices = (0..1_100).map(|n| slice(if n < first { 0 } else { n % threads }));
             let items = std::iter::once(branching_block(0)).chain(slices).collect();
             let mut source = Pieces::new(items, 1_100_000, None);
             let places = Places::At(vec![1_000_000]);
@@ -524,6 +534,7 @@ mod tests {
                 Sampling { windows: 1, window: 50_000, warmup: 900_000, after: 0, places };
             let limits = Limits { sampling: Some(sampling), ..Limits::default() };
             let mut reader = StretchReader::new(&mut source, &limits, 1, Predictors::default());
+            reader.have_cores(cores);
             let mut pieces = Vec::new();
             while let Some(more) = reader.next_stretch().unwrap() {
                 pieces.extend(more);
@@ -534,10 +545,13 @@ mod tests {
             });
             begins.unwrap()
         };
+        let clock = |first| clock_of(2, 8, first);
         assert_eq!(clock(2_000), 950_000, "it is alone");
         assert_eq!(clock(301), 1_000_000 - 2 * 5 * 65_536);
         assert_eq!(clock(50), 1_000_000 - 2 * 5 * 65_536, "it came before the warm-up");
         assert_eq!(clock(701), 702_000, "no earlier than it is known");
+        assert_eq!(clock_of(4, 2, 50), clock(50), "four threads take turns on two cores");
+        assert_eq!(clock_of(4, 1, 50), 950_000);
     }
 
     #[test]

@@ -105,7 +105,7 @@ const LEVELS: [Level; 2] = [1, 2];
 pub struct Figures {
     /// Misses of the L2 TLB that looked here.
     pub lookups: u64,
-    /// Of those, found here.
+    /// Of those, found here, and with what the access needs.
     pub hits: u64,
     /// Of those, found with the size that was looked for second.
     pub second_probes: u64,
@@ -290,9 +290,13 @@ impl Mechanism for PomTlb {
             self.prediction(address).bypass = response.served() == Served::Dram;
             if let Some(value) = value {
                 self.prediction(address).large = size == 1;
+                let found = unpack(value, LEVELS[size], now);
+                if !found.permits(miss.request.kind) {
+                    return Err(now);
+                }
                 self.statistics.hits += 1;
                 self.statistics.second_probes += probe as u64;
-                return Ok(unpack(value, LEVELS[size], now));
+                return Ok(found);
             }
         }
         Err(now)
@@ -536,8 +540,10 @@ mod tests {
         go(&mut run, &[Do::Load(DATA)]);
         forget(&mut run);
         assert!(!leaf(&run).entry.is_dirty());
+        let hits = figures(&run).hits;
         go(&mut run, &[Do::Store(DATA)]);
         assert!(leaf(&run).entry.is_dirty());
+        assert_eq!(figures(&run).hits, hits, "what may not be used is no hit");
     }
 
     #[test]

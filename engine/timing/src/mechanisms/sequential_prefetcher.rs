@@ -70,7 +70,8 @@ pub struct Figures {
     pub accesses: u64,
     /// Prefetches given up: nothing was mapped, no page walker was free, or the walk would have needed software.
     pub dropped: u64,
-    /// Translations that left the buffer for another one, or were flushed, without being used.
+    /// Translations that left the buffer without being used: for another one, as they were flushed, or as the access
+    /// needed more than they permit.
     pub unused: u64,
 }
 
@@ -171,6 +172,11 @@ impl Mechanism for SequentialPrefetcher {
             return Err(now);
         };
         let Some(Prefetched { mut found, .. }) = self.buffer.remove(place) else { return Err(now) };
+        if !found.permits(miss.request.kind) {
+            // The walk that follows is what the next pages are walked for after.
+            self.statistics.unused += 1;
+            return Err(now);
+        }
         self.statistics.hits += 1;
         found.ready = found.ready.max(now);
         self.prefetch_after(miss, address, &found);
@@ -221,13 +227,14 @@ impl Mechanism for SequentialPrefetcher {
 
 #[cfg(test)]
 mod tests {
-    use flatwalk_paging::{Address, Attributes, Entry, EntryMemoryMut, Gva, Rights};
+    use flatwalk_paging::{AccessKind, Address, Attributes, Entry, EntryMemoryMut, Gva, Rights};
     use flatwalk_trace::Event;
 
     use super::{Figures, NAME, Settings};
     use crate::config::machine::Pwc;
     use crate::driver::piece::Piece;
     use crate::driver::run::{Mode, Run};
+    use crate::mmu::event::Request;
     use crate::system::System;
     use crate::tests::testing::{DATA, Do, Scenario, go, host_table, scheme, walk};
 
@@ -322,7 +329,35 @@ mod tests {
         assert!(!leaf(&run).entry.is_dirty(), "a walk ahead stores nothing");
         go(&mut run, &[Do::Store(at.raw())]);
         assert!(leaf(&run).entry.is_dirty());
-        assert_eq!((figures(&run).hits, run.mmu.statistics.total().accesses), (1, 4 + 1));
+        let Figures { lookups, hits, unused, .. } = figures(&run);
+        assert_eq!((lookups, hits, unused), (2, 0, 1));
+        // It does not wait until the walk ahead is over, after which its own would need a read only.
+        assert_eq!(run.mmu.statistics.total().accesses, 4 + 4);
+    }
+
+    #[test]
+    fn a_translation_that_may_not_be_used_delays_no_walk() {
+        let mut alone = scenario(1, 8);
+        alone.scheme.mechanisms.remove(NAME);
+        // When a store knows its page, which it asks for a cycle after a load has asked for the page before.
+        let store = |scenario: &Scenario, asked: u64| {
+            let mut run = scenario.start(&[(DATA, 4 * MIB)], true);
+            let at = Gva::new(DATA + PAGE);
+            let System::Native(process) = &mut run.system else { panic!("there is a guest") };
+            let leaf = process.table().translate(process.memory(), at).unwrap();
+            let clean = Entry::leaf(leaf.frame, false, Attributes::new(Rights::ALL));
+            process.memory_mut().write(leaf.entry_address, clean.0);
+            let Run { mmu, system, timed, .. } = &mut run;
+            let (_, caches) = timed.as_mut().expect("it is timed");
+            let mut translate = |address, kind, at| {
+                let request = Request { address, kind, at };
+                mmu.translate(request, || 0, system, &mut **caches).unwrap().ready
+            };
+            translate(Gva::new(DATA), AccessKind::Load, asked);
+            translate(at, AccessKind::Store, asked + 1)
+        };
+        // The buffer is looked up for 2 cycles, and that is all.
+        assert_eq!(store(&scenario(1, 8), 1000), store(&alone, 1002));
     }
 
     #[test]

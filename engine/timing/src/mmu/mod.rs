@@ -457,7 +457,7 @@ impl Mmu {
         let (mut miss, others) = self.miss(request, system, reader, log);
         for mechanism in others.iter_mut().filter(|m| m.hooks().look_up) {
             match mechanism.look_up(&mut miss) {
-                Ok(found) if permits(found.rights, found.dirty, request.kind) => return Ok(found),
+                Ok(found) if found.permits(request.kind) => return Ok(found),
                 Ok(Found { ready: missed, .. }) | Err(missed) => miss.request.at = missed,
             }
         }
@@ -683,6 +683,12 @@ impl Found {
     pub fn translation(&self, requested: u64) -> Translation {
         let Self { frame, level, rights, dirty, ready } = *self;
         Translation { frame, level, rights, dirty, requested, ready }
+    }
+
+    /// Whether an access may use it; where not, the table is to be walked.
+    #[inline]
+    pub fn permits(&self, kind: AccessKind) -> bool {
+        permits(self.rights, self.dirty, kind)
     }
 }
 

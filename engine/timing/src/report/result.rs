@@ -172,7 +172,11 @@ pub struct WindowResult {
     pub walk_latency_cycles: Option<u64>,
     /// Of that, waiting for a free walker.
     pub walk_queue_cycles: Option<u64>,
-    /// Look-ups of data in the L2 cache.
+    /// Look-ups of data in the L1D cache: loads and stores.
+    pub l1d_data_accesses: Option<u64>,
+    /// Of those, misses.
+    pub l1d_data_misses: Option<u64>,
+    /// Look-ups of data and instructions in the L2 cache.
     pub l2_data_accesses: Option<u64>,
     /// Of those, misses.
     pub l2_data_misses: Option<u64>,
@@ -180,6 +184,10 @@ pub struct WindowResult {
     pub l2_table_accesses: Option<u64>,
     /// Of those, misses.
     pub l2_table_misses: Option<u64>,
+    /// Look-ups of data and instructions in the last-level cache.
+    pub llc_data_accesses: Option<u64>,
+    /// Of those, misses.
+    pub llc_data_misses: Option<u64>,
     /// Dynamic energy of the data caches in nJ; absent where the machine has no figures.
     pub cache_nj: Option<f64>,
     /// Lines read from and written to memory.
@@ -581,10 +589,14 @@ fn windows(run: &Run) -> Vec<WindowResult> {
         walk_accesses: window.walk_accesses,
         walk_latency_cycles: timed(window.walk_latency_cycles),
         walk_queue_cycles: timed(window.walk_queue_cycles),
+        l1d_data_accesses: timed(window.caches[0].data_accesses),
+        l1d_data_misses: timed(window.caches[0].data_misses),
         l2_data_accesses: timed(window.caches[1].data_accesses),
         l2_data_misses: timed(window.caches[1].data_misses),
         l2_table_accesses: timed(window.caches[1].table_accesses),
         l2_table_misses: timed(window.caches[1].table_misses),
+        llc_data_accesses: timed(window.caches[2].data_accesses),
+        llc_data_misses: timed(window.caches[2].data_misses),
         cache_nj: energy.map(|figures| EnergyResult::of(figures, window.caches).cache_nj),
         dram_lines: timed(window.dram_lines),
     });

@@ -136,11 +136,16 @@ impl System {
         }
     }
 
-    /// Carries out an event; returns what it took, and what is to be flushed.
+    /// Carries out an event; returns what it took, and what is to be flushed. `handled` learns of each fault of the
+    /// host's that it raises.
     ///
     /// # Errors
     /// When the operating system cannot.
-    pub fn apply(&mut self, event: &Event) -> Result<(Work, Flushes), OsError> {
+    pub fn apply(
+        &mut self,
+        event: &Event,
+        handled: &mut impl FnMut(Handled),
+    ) -> Result<(Work, Flushes), OsError> {
         match self {
             Self::Native(process) => {
                 let outcome = process.apply(event)?;
@@ -151,7 +156,8 @@ impl System {
                 Ok((Work::default(), Flushes { own, ..Flushes::default() }))
             }
             Self::Virtual(vm) => {
-                let (outcome, host) = vm.apply(event)?;
+                let by_host = &mut |outcome| handled(Handled::by_host(outcome));
+                let (outcome, host) = vm.apply(event, by_host)?;
                 Ok((outcome.work, Flushes { host, own: outcome.flushes }))
             }
         }

@@ -1,6 +1,6 @@
 use std::collections::{BTreeMap, HashMap};
 
-use flatwalk_os::{LargePages, Placement, Random};
+use flatwalk_os::{LargePages, Moved, Placement, Random};
 use flatwalk_paging::{Address, organisations};
 use flatwalk_trace::{Advice, Backing, Protection};
 use serde_json::json;
@@ -107,6 +107,7 @@ impl Guest {
         let own = Configuration {
             layout: layout.clone(),
             large_pages: LargePages::Below { boundary: DATA + BYTES / 4 },
+            touched: Vec::new(),
             memory_bytes: memory_bytes[0],
             reserved_bytes: 0,
             segment: None,
@@ -186,8 +187,20 @@ impl Guest {
     }
 
     fn apply(&mut self, event: &Event) {
-        let (_, flushes) = self.system.apply(event).unwrap();
-        self.mmu.carry_out(&flushes);
+        let Self { system, mmu, memory, .. } = self;
+        let System::Virtual(vm) = system else { panic!("there is a guest") };
+        let (outcome, host) = vm.apply(event, &mut |_| panic!("nobody waits")).unwrap();
+        mmu.carry_out(&Flushes { own: outcome.flushes, host });
+        // What the guest moves, its kernel copies. Only the first words of pages are written here.
+        for Moved { from, to } in outcome.moved {
+            let place = |at| {
+                let leaf = vm.host.table().translate(vm.host.memory(), Gpa::new(at)).ok()?;
+                Some(leaf.frame.offset(vm.host.table().geometry().within(at, leaf.level)))
+            };
+            if let Some(&value) = place(from).and_then(|from| memory.get(&from)) {
+                memory.insert(place(to.start).expect("it stays backed"), value);
+            }
+        }
     }
 
     fn forget(&mut self, start: u64, length: u64) {

@@ -41,6 +41,13 @@ impl<R: Read> Read for Counted<R> {
     }
 }
 
+/// Whether a bzip2 stream goes on so behind its header: with a block, or its end. A file that is cut off there is one.
+fn is_bzip2_block(rest: &[u8]) -> bool {
+    const BLOCK: [u8; 6] = [0x31, 0x41, 0x59, 0x26, 0x53, 0x59];
+    const END: [u8; 6] = [0x17, 0x72, 0x45, 0x38, 0x50, 0x90];
+    BLOCK.starts_with(rest) || END.starts_with(rest)
+}
+
 impl Input {
     /// Opens a file that may be compressed with gzip, xz, bzip2, zstd or lz4, or be a zip archive of
     /// `chunk.NNNN` members.
@@ -52,7 +59,7 @@ impl Input {
     pub(crate) fn new(path: &Path, mut file: Box<dyn ReadSeek>) -> Result<Self, TraceError> {
         let io = |error| TraceError::io(path, error);
         let mut magic = Vec::new();
-        file.by_ref().take(6).read_to_end(&mut magic).map_err(io)?;
+        file.by_ref().take(10).read_to_end(&mut magic).map_err(io)?;
         if magic.is_empty() {
             return Err(TraceError::Empty { path: path.to_owned() });
         }
@@ -62,20 +69,26 @@ impl Input {
             let inner = Counted { inner: file, count: Arc::clone(&progress) };
             BufReader::with_capacity(BUFFER_BYTES, inner)
         };
+        // A trace that is not compressed begins with anything: ChampSim's with an address. So all that is sure of a
+        // compressed one is compared.
         let reader: Box<dyn Read + Send> = match magic.as_slice() {
-            [0x1f, 0x8b, ..] => Box::new(flate2::bufread::MultiGzDecoder::new(counted(file))),
-            [0xfd, b'7', b'z', b'X', b'Z', 0] => {
+            [0x1f, 0x8b, 0x08, ..] => Box::new(flate2::bufread::MultiGzDecoder::new(counted(file))),
+            [0xfd, b'7', b'z', b'X', b'Z', 0, ..] => {
                 let flags = liblzma::stream::CONCATENATED;
                 let stream = liblzma::stream::Stream::new_stream_decoder(XZ_MEMORY_BYTES, flags)
                     .map_err(|error| io(error.into()))?;
                 Box::new(liblzma::bufread::XzDecoder::new_stream(counted(file), stream))
             }
-            [b'B', b'Z', b'h', ..] => Box::new(bzip2::bufread::MultiBzDecoder::new(counted(file))),
+            [b'B', b'Z', b'h', b'1'..=b'9', rest @ ..] if is_bzip2_block(rest) => {
+                Box::new(bzip2::bufread::MultiBzDecoder::new(counted(file)))
+            }
             [0x28, 0xb5, 0x2f, 0xfd, ..] => {
                 Box::new(zstd::stream::read::Decoder::with_buffer(counted(file)).map_err(io)?)
             }
             [0x04, 0x22, 0x4d, 0x18, ..] => Box::new(Frames::new(counted(file))),
-            [b'P', b'K', ..] => Box::new(Members::new(path, file, Arc::clone(&progress))?),
+            [b'P', b'K', 3, 4, ..] | [b'P', b'K', 5, 6, ..] => {
+                Box::new(Members::new(path, file, Arc::clone(&progress))?)
+            }
             _ => Box::new(counted(file)),
         };
         Ok(Self {

@@ -119,9 +119,73 @@ fn giving_back_a_part_splits_a_transparent_huge_page_but_not_the_scenarios() {
     }
 }
 
+/// How many large and base pages are mapped in `regions` regions from `address` on.
+fn sizes(process: &Process, address: u64, regions: u64) -> (usize, usize) {
+    let mut found = Vec::new();
+    process.visit(address / PAGE..(address + regions * LARGE) / PAGE, &mut found).unwrap();
+    let large = found.iter().filter(|mapping| mapping.level > 1).count();
+    (large, found.len() - large)
+}
+
+#[test]
+fn in_the_scenario_pages_that_moved_are_large_again_at_no_cost() {
+    let mut process = process(&configuration(fpt(), all()), 4 * GIB, 16 * LARGE);
+    (0..16).for_each(|i| drop(touch(&mut process, 4 * GIB + i * LARGE)));
+    let (from, to) = (4 * GIB, 8 * GIB + 3 * PAGE);
+    let (from_length, to_length) = (16 * LARGE, 16 * LARGE + PAGE);
+    let outcome = process.apply(&Event::Remap { from, from_length, to, to_length }).unwrap();
+    assert_eq!(sizes(&process, 8 * GIB, 17), (17, 0));
+    assert_eq!(process.data_bytes(), 17 * LARGE);
+    assert_eq!((outcome.work.data_bytes, outcome.work.pages_freed), (0, 0));
+    assert_eq!(outcome.moved.len(), 16 * 512);
+    assert_eq!(process.frames().free_frames(), GIB / PAGE - 17 * 512 - 2 * 512);
+    // A part that goes leaves the rest as it was, and what comes above the boundary is small.
+    let below = LargePages::Below { boundary: 5 * GIB };
+    let mut process = super::process(&configuration(fpt(), below), 4 * GIB, 2 * LARGE);
+    (0..2).for_each(|i| drop(touch(&mut process, 4 * GIB + i * LARGE)));
+    let (from, from_length) = (4 * GIB + LARGE / 2, LARGE + LARGE / 2);
+    let (to, to_length) = (8 * GIB + LARGE / 2, from_length);
+    let _ = process.apply(&Event::Remap { from, from_length, to, to_length }).unwrap();
+    assert_eq!(sizes(&process, 4 * GIB, 2), (1, 0));
+    assert_eq!(sizes(&process, 8 * GIB, 2), (0, 256 + 512));
+    let back = Event::Remap { from: to, from_length, to: from, to_length };
+    let _ = process.apply(&back).unwrap();
+    assert_eq!(sizes(&process, 4 * GIB, 2), (2, 0));
+}
+
+#[test]
+fn in_the_scenario_rights_that_come_back_bring_large_pages_back() {
+    let mut process = process(&configuration(fpt(), all()), 0, 4 * LARGE);
+    (0..4).for_each(|i| drop(touch(&mut process, i * LARGE)));
+    let frames = |process: &Process| {
+        mappings(process).iter().map(|mapping| (mapping.input, mapping.frame)).collect::<Vec<_>>()
+    };
+    let before = frames(&process);
+    for i in 0..4 {
+        let protect = |protection| Event::Protect { address: i * LARGE, length: PAGE, protection };
+        let _ = process.apply(&protect(RO)).unwrap();
+        assert_eq!(sizes(&process, i * LARGE, 1), (0, 512));
+        let outcome = process.apply(&protect(RW)).unwrap();
+        assert_eq!(sizes(&process, i * LARGE, 1), (1, 0));
+        assert!(outcome.moved.is_empty() && outcome.flushes[0].leaves);
+    }
+    assert_eq!(frames(&process), before, "none of them had to move");
+    assert_eq!((process.statistics().splits, process.statistics().large_pages_mapped), (4, 8));
+    // Base pages that begin to agree become large, too: those of a program's own file after RELRO.
+    for (at, protection) in [(0, RW), (PAGE, RO)] {
+        let _ = process.apply(&map(GIB + at, LARGE / 2 - at, protection)).unwrap();
+    }
+    let _ = touch(&mut process, GIB);
+    let protect = Event::Protect { address: GIB, length: PAGE, protection: RO };
+    let _ = process.apply(&protect).unwrap();
+    assert_eq!(sizes(&process, GIB, 1), (1, 0));
+}
+
 #[test]
 fn only_what_lies_in_areas_moves_on_from_a_large_page_that_reaches_beyond_them() {
-    let mut process = process(&configuration(fpt(), all()), GIB + PAGE, LARGE - PAGE);
+    // No large page comes about where they move to.
+    let below = LargePages::Below { boundary: 5 * GIB };
+    let mut process = process(&configuration(fpt(), below), GIB + PAGE, LARGE - PAGE);
     assert_eq!(touch(&mut process, GIB + PAGE).level, 2);
     let event = Event::Remap { from: GIB, from_length: LARGE, to: 9 * GIB, to_length: 3 * PAGE };
     let outcome = process.apply(&event).unwrap();
@@ -129,10 +193,10 @@ fn only_what_lies_in_areas_moves_on_from_a_large_page_that_reaches_beyond_them()
     assert_eq!(process.frames().free_frames(), (GIB - 2 * LARGE) / PAGE - 2);
     assert!(outcome.flushes.iter().any(|flush| flush.leaves && flush.start == Gva::new(GIB)));
     // Each piece has the rights of its own area, even one that had no say in the large page's.
-    let _ = process.apply(&map(20 * GIB, PAGE, NONE)).unwrap();
-    let _ = process.apply(&map(20 * GIB + PAGE, LARGE - PAGE, RW)).unwrap();
-    assert_eq!(touch(&mut process, 20 * GIB + PAGE).level, 2);
-    let (from, to) = (20 * GIB, 30 * GIB + PAGE);
+    let _ = process.apply(&map(2 * GIB, PAGE, NONE)).unwrap();
+    let _ = process.apply(&map(2 * GIB + PAGE, LARGE - PAGE, RW)).unwrap();
+    assert_eq!(touch(&mut process, 2 * GIB + PAGE).level, 2);
+    let (from, to) = (2 * GIB, 30 * GIB + PAGE);
     let _ =
         process.apply(&Event::Remap { from, from_length: LARGE, to, to_length: LARGE }).unwrap();
     let user = |address| {

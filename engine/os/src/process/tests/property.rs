@@ -19,6 +19,27 @@ fn policy() -> impl Strategy<Value = LargePages> {
     ]
 }
 
+/// Panics if a region whose pages moved, or got other rights, is not as the scenario has it.
+fn check_scenario(process: &Process, event: &Event) {
+    let LargePages::Below { boundary } = process.policy.large_pages else { return };
+    let changed = match *event {
+        Event::Remap { from, from_length, to, to_length } => {
+            vec![pages_in(from, from_length), pages_in(to, to_length)]
+        }
+        Event::Protect { address, length, .. } => vec![pages_in(address, length)],
+        _ => return,
+    };
+    for mapping in mappings(process) {
+        let region = process.region(process.pages_of(&mapping).start);
+        if mapping.level > 1 {
+            assert!(mapping.input.raw() < boundary, "{mapping:?} is large");
+        } else if changed.iter().any(|pages| pages.start < region.end && region.start < pages.end) {
+            let large = process.policy.large(&process.areas, &region);
+            assert!(large.is_none(), "{mapping:?} is small after {event:?}");
+        }
+    }
+}
+
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(96))]
     #[test]
@@ -62,6 +83,10 @@ proptest! {
                     }
                     let outcome = process.apply(&event).unwrap();
                     model.apply(&event);
+                    // There are blocks then.
+                    if fragmentation <= 0.9 && large_failure_probability == 0.0 {
+                        check_scenario(&process, &event);
+                    }
                     if let Event::Populate { address, length, .. } = event {
                         for page in pages_in(address, length) {
                             let input = Gva::new(page * PAGE);

@@ -55,6 +55,60 @@ fn a_node_is_taken_apart_when_large_pages_grow_too_many() {
 }
 
 #[test]
+fn large_pages_that_cannot_come_do_not_keep_a_node_narrow() {
+    let nf = |threshold| guarded(Geometry::X86_4, &["L4L3", "L2L1"], threshold);
+    let narrow = [(4, 2, 1), (2, 1, 1)];
+    // The program touches ten regions of a GiB.
+    let ten = vec![(GIB, GIB + 9 * LARGE + 1)];
+    let sparse = Configuration { touched: ten, ..configuration(nf(32), all()) };
+    let mut process = process(&sparse, GIB, GIB);
+    let _ = touch(&mut process, GIB);
+    assert_eq!(widths(&process), [(4, 2, 1), (2, 2, 1)]);
+    // Without a word of that, or with 32 of them, it is not flattened.
+    for touched in [vec![], vec![(GIB, GIB + 31 * LARGE + 1)]] {
+        let mut process = super::process(&Configuration { touched, ..sparse.clone() }, GIB, GIB);
+        let _ = touch(&mut process, GIB);
+        assert_eq!(widths(&process), narrow);
+    }
+    // Memory has blocks for a few only.
+    let few = Configuration { fragmentation: 0.96, ..configuration(nf(32), all()) };
+    let mut process = super::process(&few, GIB, GIB / 2);
+    (0..256).for_each(|i| drop(touch(&mut process, GIB + i * LARGE)));
+    assert!(widths(&process).contains(&(2, 2, 1)), "{:?}", widths(&process));
+    assert!(process.statistics().large_page_fallbacks > 200);
+    assert_eq!((process.statistics().demotions, process.statistics().promotions), (0, 0));
+}
+
+#[test]
+fn a_node_is_widened_where_large_pages_did_not_come_or_are_gone() {
+    let nf = guarded(Geometry::X86_4, &["L4L3", "L2L1"], 4);
+    // Allocations fail although there are blocks, so that nobody can know.
+    let many = guarded(Geometry::X86_4, &["L4L3", "L2L1"], 24);
+    let failing = Configuration { large_failure_probability: 0.5, ..configuration(many, all()) };
+    let mut process = process(&failing, GIB, 32 * LARGE);
+    let mut flushes = Vec::new();
+    for i in 0..32 {
+        flushes.extend(touch(&mut process, GIB + i * LARGE).flushes);
+    }
+    let Statistics { large_page_fallbacks, promotions, demotions, .. } = process.statistics();
+    assert!(large_page_fallbacks > 8, "{large_page_fallbacks}");
+    assert_eq!((promotions, demotions), (1, 0));
+    assert!(widths(&process).iter().any(|&(level, width, _)| (level, width) == (2, 2)));
+    assert!(flushes.iter().any(|flush| flush.tables && flush.length_bytes() == u128::from(GIB)));
+
+    let mut process = super::process(&configuration(nf, all()), GIB, 8 * LARGE);
+    (0..8).for_each(|i| drop(touch(&mut process, GIB + i * LARGE)));
+    assert!(widths(&process).contains(&(2, 1, 1)));
+    // Discarded, they come back when they are touched again.
+    let discard = Event::Advise { address: GIB, length: 5 * LARGE, advice: Advice::DontNeed };
+    let _ = process.apply(&discard).unwrap();
+    assert!(widths(&process).contains(&(2, 1, 1)));
+    let _ = process.apply(&Event::Unmap { address: GIB, length: 6 * LARGE }).unwrap();
+    assert_eq!(widths(&process), [(4, 2, 1), (2, 2, 1)]);
+    assert_eq!((process.statistics().promotions, process.statistics().demotions), (1, 0));
+}
+
+#[test]
 fn dense_nodes_are_merged_as_faults_fill_them_and_taken_apart_as_pages_go() {
     let configuration = configuration(merging(Geometry::X86_4, 64, 32), none());
     let mut process = process(&configuration, GIB, GIB);

@@ -66,6 +66,42 @@ fn what_a_guest_writes_into_a_shadowed_table_leaves_the_guest() {
 }
 
 #[test]
+fn what_a_guest_is_advised_to_populate_costs_faults_of_the_host() {
+    for mode in [Mode::Timing, Mode::Functional] {
+        let mut scenario = Scenario::new(scheme(4, &[]));
+        scenario.scheme.host = Some(testing::host_table(4, &[]));
+        scenario.mode = mode;
+        let mut run = scenario.start(&[(DATA, 64 << 12)], false);
+        let faults = |run: &Run| run.system.host_statistics().map(|host| host.faults);
+        assert_eq!(faults(&run), Some(0));
+        let advice = flatwalk_trace::Advice::Populate;
+        let advise = Event::Advise { address: DATA, length: 64 << 12, advice };
+        run.take(&Piece::Event(advise)).unwrap();
+        // Its pages, and the three nodes below the root.
+        assert_eq!(faults(&run), Some(64 + 3));
+        let (walks, own) = (run.mmu.statistics.faulting, run.system.statistics().faults);
+        go(&mut run, &[Do::Store(DATA), Do::Store(DATA + (63 << 12))]);
+        assert_eq!((run.mmu.statistics.faulting, run.system.statistics().faults), (walks, own));
+        if let Some((core, _)) = &run.timed {
+            // The test machine takes 1500 cycles to leave a guest, and 1000 for a fault.
+            let cycles = core.statistics.fault_cycles;
+            assert!((67 * 2500..67 * 2500 + 67 * 600).contains(&cycles), "{cycles}");
+        }
+    }
+}
+
+#[test]
+fn the_last_address_is_one_that_was_accessed() {
+    let mut run = Scenario::new(scheme(4, &[])).start(&MAPPED, true);
+    let addresses: Vec<_> = (0..10).map(|i| DATA + (i << 12)).collect();
+    let slice = flatwalk_trace::Slice { thread: 0, blocks: vec![0; 10], addresses };
+    run.take_part(&slice, 0..4, 0..4).unwrap();
+    assert_eq!(run.last_address(), DATA + (3 << 12));
+    run.take_part(&slice, 4..10, 4..10).unwrap();
+    assert_eq!(run.last_address(), DATA + (9 << 12));
+}
+
+#[test]
 fn a_context_switch_empties_tlbs_and_page_walk_caches() {
     let mut scenario = Scenario::new(scheme(4, &[]));
     // At 1 GHz, 5 µs are 5000 cycles; the clock is looked at every 10,000 instructions.
