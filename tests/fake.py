@@ -324,6 +324,11 @@ def sample(
             },
             "cache_nj": parts(walks),
             "dram_lines": parts(walks),
+            **{
+                f"{cache}_data_{what}": parts(walks)
+                for cache in ("l1d", "llc")
+                for what in ("accesses", "misses")
+            },
         }
         run["windows"] = [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)]  # type: ignore[misc]
     sampling: Sampling = {

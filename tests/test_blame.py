@@ -174,6 +174,24 @@ def test_others_are_what_is_left_and_what_is_not_known_is_not_made_up() -> None:
     assert again.headers == shown.headers
 
 
+def test_the_best_scheme_is_one_that_is_shown_to_be_faster() -> None:
+    """As `explain` ranks: by what the speed-up is at least."""
+    runs = [
+        fake.blamed(fake.run(name, cycles=cycles), {"/a": (600, 1)})
+        for name, cycles in (("radix4", 1000), ("fpt", 980), ("fpt+ptp", 950))
+    ]
+    fake.sample(runs)
+    runs[1] |= {"speedup_low": 1.019, "speedup_high": 1.021}
+    runs[2] |= {"speedup_low": 0.91, "speedup_high": 1.19}
+    shown = blame.build(runs)
+    assert shown is not None
+    assert shown.headers == ["walks", "time", "fpt"]
+    runs[1] |= {"speedup_low": 0.99, "speedup_high": 1.05}
+    shown = blame.build(runs)
+    assert shown is not None
+    assert shown.headers == ["walks", "time"]
+
+
 def test_the_shares_of_a_part_add_up_whatever_is_counted() -> None:
     chosen = random.Random(1)
     for _ in range(200):

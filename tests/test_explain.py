@@ -347,6 +347,10 @@ def test_the_cores_that_were_busy_are_said() -> None:
     assert words == [
         "Its 3 threads ran on 2 simulated cores, of which 1.5 were busy on average (with radix4)."
     ]
+    # SimPoint's weights have a part in the run's stack alone.
+    stack = [{"part": "base", "cycles": 9}, {"part": "idle", "cycles": 1}]
+    weighted = run | {"weighted": True, "cycles": 10, "cycle_stack": stack, "cores": [core(0), core(50)]}
+    assert "of which 1.8 were busy" in judged._cores_words(weighted)[0]  # noqa: SLF001
     assert judged._cores_words(run | {"cores": [core(0)]}) == ["Its 3 threads ran on 1 simulated core."]  # noqa: SLF001
     assert judged._cores_words(run | {"threads": 1, "cores": [core(0)]}) == []  # noqa: SLF001
 

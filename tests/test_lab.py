@@ -126,6 +126,8 @@ def test_expressions(expression: str, value: float) -> None:
         "l2[llc.ways].x",
         "True + 1",
         "(" * 500,
+        "1" + "+1" * 600,
+        "1e308 * 10",
     ],
 )
 def test_what_is_no_expression_is_refused(expression: str) -> None:
@@ -877,6 +879,38 @@ def test_runs_are_compared_in_pairs(stored: Path, flatwalk: Callable[..., Result
     done = flatwalk("results", "diff", "zen4", "zen9", "--by", "machine", "--results", stored)
     assert "no run has machine zen9" in done.err
     assert "there are skylake-server, zen4" in done.err
+    done = flatwalk(
+        "results", "diff", "zen4", "zen9", "--by", "machine", "--results", stored, "--where", "1 = 0"
+    )
+    assert (done.code, done.out) == (2, "")
+    assert "no run has machine zen4" in done.err
+    assert "no run is left of --where" in done.err
+
+
+def test_runs_of_other_lengths_are_no_pair() -> None:
+    def runs(*lengths: str | None) -> pa.Table:
+        result = json.dumps({"configuration": {"machine": {"frequency_mhz": 1000}}})
+        usual = {"scheme": "fpt", "ipc": 1.0, "walks_per_1000": 1.0, "sampled": None, "result": result}
+        usual |= {"windows": []}
+        return pa.Table.from_pylist([usual | {"lengths": one} for one in lengths])
+
+    def same(first: pa.Table, second: pa.Table, *but: str) -> list[dict[str, Any]]:
+        return [one.same for one in query.diff(first, second, {"version", *but})]
+
+    with pytest.raises(UsageError, match="no run of A has a partner"):
+        same(runs("skip=0"), runs("skip=1"))
+    assert same(runs("skip=0", "skip=1"), runs("skip=1", "skip=0")) == [
+        {"lengths": "skip=0"},
+        {"lengths": "skip=1"},
+    ]
+    assert same(runs("skip=0", "skip=1"), runs("skip=1")) == [{"scheme": "fpt"}]
+    assert same(runs("skip=0"), runs("skip=1"), "lengths") == [{"scheme": "fpt"}]
+    # An earlier version did not store them.
+    assert same(runs(None), runs("skip=1")) == [{"scheme": "fpt"}]
+    assert same(runs("skip=1"), runs(None)) == [{"scheme": "fpt"}]
+    for first, second in ((runs(None), runs("skip=0", "skip=1")), (runs("skip=0", "skip=0"), runs("skip=0"))):
+        with pytest.raises(UsageError, match="several runs are alike"):
+            same(first, second)
 
 
 def test_pairs_are_of_the_same_windows_and_the_rest_is_counted(

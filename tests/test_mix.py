@@ -105,6 +105,19 @@ def test_weighted_speed_up_by_hand() -> None:
     assert all(result["weighted_speedup_low"] is None for result in results), "nothing is known"
 
 
+def test_half_the_warm_up_is_tried_on_what_differs_most_from_the_first() -> None:
+    """Not from a bound that came before it."""
+
+    def of(scheme: str, speedup: float, over_bound: float) -> dict[str, Any]:
+        figures = {"weighted_speedup": speedup, "relative_weighted_speedup": over_bound}
+        return {"scheme": scheme, **figures, "cores": [fake.run(scheme)]}
+
+    pair = mix._most_different([of("radix4", 0.8, 0.8), of("fpt", 0.88, 0.88), of("ecpt", 0.78, 0.78)])  # noqa: SLF001
+    assert [one["scheme"] for one in pair] == ["radix4", "fpt"]
+    none = mix._most_different([of("radix4", 0.0, 0.0), of("fpt", 0.88, 0.88)])  # noqa: SLF001
+    assert [one["scheme"] for one in none] == ["radix4", "fpt"]
+
+
 def test_what_programs_have_in_common_drops_out_of_a_mixs_interval() -> None:
     """Window by window one scheme is as much slower in both programs: the ratio is sure, the sums are not."""
     cycles = [1000, 3000, 1500, 2500, 1000, 4000, 2000, 1000]
@@ -128,6 +141,12 @@ def test_what_programs_have_in_common_drops_out_of_a_mixs_interval() -> None:
     whole = weighing.Weights(["a", "b"], alone, [sampled(8, 0.008), sampled(0, 1.0)])
     assert whole.coverage == 0.008
     assert whole.windows == 8
+    # In the mix it has as many windows as the others have, which are no sample of it.
+    steady = windowed("radix4", [1000] * 8)
+    whole = weighing.Weights(["a", "b"], {"a": steady, "b": windowed("radix4", cycles)}, whole.sampling)
+    found = whole.ratio([steady, windowed("radix4", cycles[::-1])])
+    assert found is not None
+    assert found.low == found.high == found.value == pytest.approx(2.0)
     exact = weighing.Weights(["a", "b"], alone, [sampled(0, 1.0)] * 2).ratio(fpt, base)
     assert exact is not None
     assert exact.low == exact.high == exact.value == pytest.approx(1.25)

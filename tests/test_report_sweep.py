@@ -76,6 +76,18 @@ def test_runs_at_one_place_are_their_mean_and_the_note_says_over_what() -> None:
     assert chart.plots[0].curves[1].points[0].words == "fpt at 4 MiB: +5.6 % (+4.6 % to +6.7 %)"
 
 
+def test_the_note_says_what_each_groups_interval_holds() -> None:
+    rows = grid()
+    own = {"speedup_low": None, "speedup_high": None}
+    some = [one | own if one["llc.size_bytes"] == 4 << 20 else one for one in rows]
+    for known, words in (
+        (rows, "holds all of the runs' 95 % intervals."),
+        (some, "holds all of the runs' 95 % intervals, or of some the values."),
+        ([one | own for one in rows], "holds all of the runs' values."),
+    ):
+        assert words in charts(known, "speedup")["speedup-llc.size_bytes"].note
+
+
 def test_a_map_has_each_place_and_the_baseline_none() -> None:
     rows = [one for one in grid() if (one["llc.size_bytes"], one["pwc.entries.L2"]) != (8 << 20, 32)]
     (only,) = charts(rows, "speedup")["speedup-llc.size_bytes-pwc.entries.L2"].maps

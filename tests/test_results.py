@@ -331,9 +331,23 @@ def test_both_forms_are_read(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
+    "key", ["data_bytes", "page_table", "walk_queue_cycles", "walk_access_cycles", "windows", "cycle_stack"]
+)
+def test_a_run_that_lacks_what_figures_need_is_refused(tmp_path: Path, key: str) -> None:
+    found = answer(fake.sample(fake.gups()))
+    path = tmp_path / "out.json"
+    path.write_text(
+        json.dumps(found | {"runs": [{of: run[of] for of in run if of != key} for run in found["runs"]]})
+    )
+    with pytest.raises(FlatwalkError, match=f"it lacks {key}"):
+        read_answer(path)
+
+
+@pytest.mark.parametrize(
     ("content", "words"),
     [
         ("no", "is not JSON"),
+        pytest.param("[" * 100_000, "is not JSON", id="deep"),
         ("[]", "not the result"),
         ('{"schema": "flatwalk-mix/1"}', "not the result"),
         ('{"schema": "flatwalk-compare/2"}', "it has no runs"),

@@ -132,18 +132,31 @@ def build(runs: list[Run]) -> Blame | None:
 
 
 def _others(reference: Run, groups: list[list[Run]]) -> list[tuple[str, Run]]:
-    """The best scheme with the same pages, if one is better, and the reference with larger pages."""
+    """The best scheme with the same pages, if one is shown to be better; the reference with larger pages."""
     found = []
-    schemes = [run for run in groups[0] if not is_bound(run) and run.get("speedup")]
-    best = max(schemes, key=lambda run: cast("float", run.get("speedup")), default=None)
-    least = (reference.get("speedup") or 1.0) * (1 + NOISE)
-    if best is not None and best is not reference and cast("float", best.get("speedup")) >= least:
+    own = reference.get("speedup") or 1.0
+    better = [
+        run
+        for run in groups[0]
+        if run is not reference
+        and not is_bound(run)
+        and (run.get("speedup") or 0.0) >= own * (1 + NOISE)
+        and _at_least(run) > own
+    ]
+    if better:
+        best = max(better, key=_at_least)
         found.append((best["scheme"], best))
     same = (run for run in groups[-1] if run["scheme"] == reference["scheme"])
     large = next(same, None)
     if large is not None and large is not reference:
         found.append((pages_label(large), large))
     return found
+
+
+def _at_least(run: Run) -> float:
+    """What a run's speed-up is at least; without an interval the speed-up itself."""
+    low = run.get("speedup_low")
+    return (run.get("speedup") or 0.0) if low is None else low
 
 
 def _part(list_: _List, reference: Run, compared: list[Run]) -> Part | None:

@@ -35,6 +35,10 @@ def _cores_words(run: Run) -> list[str]:
     if len(cores) < 2 or not all_cycles:
         return [f"{words}."]
     busy = len(cores) * (1 - idle / all_cycles)
+    if run.get("weighted"):
+        # The cores' own stacks are without weights; the run's is their average, those without threads too.
+        idle = sum(part["cycles"] for part in run["cycle_stack"] if part["part"] == "idle")
+        busy = len(run.get("cores") or []) * (1 - idle / (run["cycles"] or 1))
     return [f"{words}, of which {busy:.1f} were busy on average (with {run['scheme']})."]
 
 

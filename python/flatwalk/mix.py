@@ -221,7 +221,13 @@ def _most_different(results: list[dict[str, Any]]) -> list[dict[str, Any]]:
     first, *others = by_pages(results)[0]
     if not others:
         return []
-    return [first, max(others, key=lambda result: abs((result["relative_weighted_speedup"] or 1.0) - 1))]
+
+    # Not by `relative_weighted_speedup`: that may be over a bound, which is none of these.
+    def apart(result: dict[str, Any]) -> float:
+        own = first["weighted_speedup"]
+        return abs(result["weighted_speedup"] / own - 1) if own else 0.0
+
+    return [first, max(others, key=apart)]
 
 
 def _bias(

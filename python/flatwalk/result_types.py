@@ -167,10 +167,14 @@ class WindowResult(TypedDict):
     walk_accesses: int
     walk_latency_cycles: int | None
     walk_queue_cycles: int | None
+    l1d_data_accesses: int | None
+    l1d_data_misses: int | None
     l2_data_accesses: int | None
     l2_data_misses: int | None
     l2_table_accesses: int | None
     l2_table_misses: int | None
+    llc_data_accesses: int | None
+    llc_data_misses: int | None
     cache_nj: float | None
     dram_lines: int | None
 

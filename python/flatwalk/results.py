@@ -28,6 +28,8 @@ _X86_64 = {"page_shift": 12, "index_bits": 9}
 _RUN_KEYS = (
     *("scheme", "machine", "workload", "large_pages", "thp", "configuration"),
     *("instructions", "cycles", "ipc", "walks", "accesses_per_walk", "walk_latency_cycles"),
+    *("walk_queue_cycles", "walk_access_cycles", "data_bytes", "page_table"),
+    *("windows", "cycle_stack"),
     *("page_table_bytes", "walk", "tlb", "caches", "os", "warnings"),
 )
 
@@ -126,7 +128,7 @@ def read_answer(path: Path) -> Response:
         found = json.loads(path.read_text(encoding="utf-8"))
     except OSError as error:
         raise FlatwalkError(f"{path} cannot be read: {error.strerror}", remedy="check the path") from error
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise FlatwalkError(
             f"{path} is not JSON", remedy="give a file that flatwalk compare --json wrote"
         ) from error

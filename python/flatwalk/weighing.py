@@ -55,8 +55,10 @@ class Weights:
     def speedup(self, cores: Sequence[Run], left_out: int | None = None) -> float:
         """The weighted speed-up of the runs of all cores, or what it is without one window."""
         total = 0.0
-        for program, run in zip(self.programs, cores, strict=True):
-            ipc, own = (_ipc(one, left_out, self.windows) for one in (run, self.alone[program]))
+        for core, (program, run) in enumerate(zip(self.programs, cores, strict=True)):
+            # A mix has as many windows of a program that is measured whole as of the others.
+            left = None if self.sampling and coverage(self.sampling[core]) == 1 else left_out
+            ipc, own = (_ipc(one, left, self.windows) for one in (run, self.alone[program]))
             total += ipc / own if ipc and own else 0.0
         return total
 
@@ -87,7 +89,7 @@ class Weights:
 
 
 def _ipc(run: Run, left_out: int | None, windows: int) -> float | None:
-    """The IPC of a run, or that without one of its windows; of a program that is measured whole, its own."""
+    """The IPC of a run, or that without one of its windows; of a run with other windows, its own."""
     found = run.get("windows") or []
     if left_out is None or len(found) != windows:
         return run["ipc"]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import functools
 import itertools
+import math
 import operator
 import re
 from typing import TYPE_CHECKING, Any
@@ -183,6 +184,10 @@ def evaluated(expression: str, machine: Mapping[str, Any], where: str) -> int | 
         value = _evaluate(tree.body, expression, machine, where)
     except (ZeroDivisionError, OverflowError):
         raise UsageError(f"{expression!r} has no value", where=where, remedy="it divides by 0") from None
+    except RecursionError:
+        raise _not_understood(expression, where) from None
+    if isinstance(value, float) and not math.isfinite(value):
+        raise UsageError(f"{expression!r} has no value", where=where, remedy="it is not a finite number")
     return int(value) if isinstance(value, float) and value.is_integer() else value
 
 

@@ -241,13 +241,17 @@ def diff(
                 remedy='`flatwalk results query "describe runs"` shows all',
             )
         column = [str(value) for value in table.column(by).to_pylist()]
-        tables = [table.filter(pa.array([value == name for value in column])) for name in (first, second)]
+        tables = [
+            table.filter(pa.array([value == name for value in column], pa.bool_()))
+            for name in (first, second)
+        ]
         for name, found in zip((first, second), tables, strict=True):
             if not found.num_rows:
                 known = ", ".join(sorted(set(column)))
-                raise UsageError(f"no run has {by} {name}", where="A and B", remedy=f"there are {known}")
-        # Another version has another engine, and another trace other contents.
-        but = {by, {"version": "engine", "source": "source_hash"}.get(by, by)}
+                remedy = f"there are {known}" if known else "no run is left of --where: ask for others"
+                raise UsageError(f"no run has {by} {name}", where="A and B", remedy=remedy)
+        # Another version has another engine, and another trace other contents and lengths.
+        but = {by, *{"version": ("engine",), "source": ("source_hash", "lengths")}.get(by, ())}
     pairs = ask.diff(tables[0], tables[1], but)
     if any(alone := [table.num_rows - len(pairs) for table in tables]):
         output.note(

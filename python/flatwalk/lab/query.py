@@ -221,26 +221,41 @@ def diff(first: pa.Table, second: pa.Table, but: set[str]) -> list[Difference]:
         UsageError: If no run has a partner, or one has several.
     """
     changed = dict.fromkeys(store.changed_keys(first) + store.changed_keys(second))
-    identity = [name for name in (*_IDENTITY, *changed) if name not in but]
+    known = [name for name in (*_IDENTITY, *changed) if name not in but]
+    identity = [*known, "lengths"]
 
-    def keyed(table: pa.Table) -> dict[tuple[Any, ...], Any]:
-        found: dict[tuple[Any, ...], Any] = {}
+    def several(key: tuple[Any, ...]) -> UsageError:
+        alike = ", ".join(f"{name} {value}" for name, value in zip(known, key, strict=True) if value)
+        return UsageError(
+            f"several runs are alike but for {', '.join(sorted(but))}: {alike}",
+            where="A and B",
+            remedy="say with --where which runs are meant",
+        )
+
+    def keyed(table: pa.Table) -> dict[tuple[Any, ...], dict[str | None, Any]]:
+        """By what they are the runs, by lengths; those that an earlier version stored have unknown ones."""
+        found: dict[tuple[Any, ...], dict[str | None, Any]] = {}
         for run in table.to_pylist():
-            key = tuple(run.get(name) for name in identity)
-            if key in found:
-                alike = ", ".join(
-                    f"{name} {value}" for name, value in zip(identity, key, strict=True) if value
-                )
-                raise UsageError(
-                    f"several runs are alike but for {', '.join(sorted(but))}: {alike}",
-                    where="A and B",
-                    remedy="say with --where which runs are meant",
-                )
-            found[key] = run
+            key = tuple(run.get(name) for name in known)
+            lengths = None if "lengths" in but else run.get("lengths")
+            if lengths in found.setdefault(key, {}):
+                raise several(key)
+            found[key][lengths] = run
         return found
 
     ours, theirs = keyed(first), keyed(second)
-    pairs = [(key, run, theirs[key]) for key, run in ours.items() if key in theirs]
+    pairs = []
+    for key in (key for key in ours if key in theirs):
+        mine, others = ours[key], theirs[key]
+        if None not in {*mine, *others}:
+            both = [(lengths, run, others[lengths]) for lengths, run in mine.items() if lengths in others]
+            pairs += [((*key, lengths), run, other) for lengths, run, other in both]
+        elif len(mine) > 1 or len(others) > 1:
+            raise several(key)
+        else:
+            # Lengths that are not known may be the same.
+            (lengths, run), other = next(iter(mine.items())), next(iter(others.values()))
+            pairs.append(((*key, lengths), run, other))
     pairs.sort(key=lambda pair: [(value is not None, value or 0) for value in pair[0]])
     if not pairs:
         raise UsageError(

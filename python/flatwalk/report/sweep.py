@@ -197,16 +197,19 @@ class _Note:
 
     def text(self, varied: Sequence[str]) -> str:
         over = [key for key in varied if any(_varies(members, key) for members in self.groups)]
-        known = [row.get(f"{self.metric.key}_low") for members in self.groups for row in members]
+        ends = [f"{self.metric.key}_{end}" for end in ("low", "high")]
+        # As the whiskers are drawn: a group has intervals only if all of its runs have.
+        known = {all(row.get(end) is not None for row in members for end in ends) for members in self.groups}
         counts = {len(members) for members in self.groups}
         if over or counts > {1}:
             what = f"{self.what} is a mean over {', '.join(over) or 'runs that are alike in what is known'}"
-            bounds = "values" if None in known else "95 % intervals"
+            bounds = "95 % intervals" if True in known else "values"
+            bounds += ", or of some the values" if len(known) > 1 else ""
             told = f"{what}; its interval holds all of the runs' {bounds}."
             if len(counts) > 1:
                 told += f" {self.what[2:].capitalize()}s are means of different numbers of runs."
         else:
-            told = f"{self.what} is one run{'' if None in known else '; its interval is that of 95 %'}."
+            told = f"{self.what} is one run{'' if False in known else '; its interval is that of 95 %'}."
         more = f" {self.left_out} more panels are not drawn: choose runs with --where."
         return told + (more if self.left_out else "")
 
