@@ -324,12 +324,9 @@ def sample(
             },
             "cache_nj": parts(walks),
             "dram_lines": parts(walks),
-            **{
-                f"{cache}_data_{what}": parts(walks)
-                for cache in ("l1d", "llc")
-                for what in ("accesses", "misses")
-            },
         }
+        for cache, what in itertools.product(("l1d", "llc"), ("accesses", "misses")):
+            columns[f"{cache}_data_{what}"] = columns[f"l2_data_{what}"]
         run["windows"] = [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)]  # type: ignore[misc]
     sampling: Sampling = {
         "windows": windows,

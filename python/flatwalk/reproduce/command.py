@@ -233,7 +233,7 @@ def written(
         return show.from_json(json.loads(path.read_text(encoding="utf-8")), experiments, but)
     except FileNotFoundError:
         return None
-    except (OSError, ValueError, TypeError, LookupError) as error:
+    except (OSError, ValueError, TypeError, LookupError, RecursionError) as error:
         what = "this is not what `reproduce --json` writes"
         raise UsageError(what, where=where, remedy=remedy) from error
 

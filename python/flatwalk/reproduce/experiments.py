@@ -65,7 +65,7 @@ def _scale(table: dict[str, Any], where: str) -> Scale:
         return units.parse_count(table[key], f"{where}: {key}")
 
     spans = table.get("spans", {})
-    if unknown := spans.keys() - set(table["workloads"]):
+    if unknown := [name for name in spans if name not in table["workloads"]]:
         raise _error(where, f"spans names {', '.join(unknown)}, which is not run")
     if ("windows" in table) != ("window" in table):
         raise _error(where, "windows and window go together")

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 from flatwalk import mixing, settings, weighing
 from flatwalk.lengths import simulate_all
-from flatwalk.reproduce import printed
+from flatwalk.reproduce import printed, spread
 from flatwalk.reproduce.planning import CROWD, PRINTED
 from flatwalk.vm import bench
 
@@ -67,7 +67,7 @@ def batches(jobs: Iterable[Job]) -> list[list[Job]]:
 #: What windows count (`spread`); those of a mix have the weighted speed-up alone.
 _COUNTED = (
     *("walks", "walk_accesses", "walk_latency_cycles", "walk_queue_cycles", "cache_nj", "dram_lines"),
-    *(f"l2_{kind}_{what}" for kind in ("data", "table") for what in ("accesses", "misses")),
+    *(spread.window_key(*counted) for counted in spread.CACHE_COUNTS),
 )
 
 

@@ -80,7 +80,8 @@ def tolerance(claim: Claim) -> str:
     """What is asked of our figures, in words."""
     parts: list[str] = []
     if "value" in claim.checks:
-        known = {(point.tolerance, unit(point)) for point in claim.points if point.tolerance is not None}
+        judged = [point for point in claim.points if point.published is not None]
+        known = {(point.tolerance, unit(point)) for point in judged if point.tolerance is not None}
         words = ["exact" if most == 0 else f"±{most:g} {name}" for most, name in sorted(known)]
         parts += dict.fromkeys(words)
     parts += [word for word in ("order", "sign") if word in claim.checks]

@@ -208,12 +208,16 @@ def _without(run: Run, left_out: int) -> Run:
     levels = [
         {**level, "accesses": level["accesses"] * share} for level in run["walk"]["accesses_by_level"][:1]
     ]
-    l2 = {
-        "name": "L2",
-        **{f"{kind}_{what}": total(f"l2_{kind}_{what}") for kind in ("data", "table") for what in _COUNTS},
-    }
+    caches: dict[str, dict[str, str | float]] = {}
+    for name, count in CACHE_COUNTS:
+        caches.setdefault(name, {"name": name})[count] = total(window_key(name, count))
+    # Windows do not count loads and stores: each has its share of instructions of them.
+    measured = sum(window["instructions"] for window in run["windows"])
+    part = instructions / measured if measured else 1.0
     changed = {
         "instructions": instructions,
+        "loads": run["loads"] * part,
+        "stores": run["stores"] * part,
         "cycles": None if run["cycles"] is None else cycles,
         "ipc": None if run["ipc"] is None or not cycles else instructions / cycles,
         "walks": walks,
@@ -221,11 +225,21 @@ def _without(run: Run, left_out: int) -> Run:
         "walk_latency_cycles": per_walk(latency, run["walk_latency_cycles"]),
         "walk_access_cycles": per_walk(latency - queue, run["walk_access_cycles"]),
         "walk": {"accesses_by_level": levels},
-        "caches": [l2] if run["caches"] else [],
+        "caches": [*caches.values()] if run["caches"] else [],
         "energy": None if run["energy"] is None else {"cache_nj": total("cache_nj")},
         "dram": None if run["dram"] is None else {"reads": total("dram_lines"), "writes": 0},
     }
     return cast("Run", {**run, **changed})
 
 
-_COUNTS = ("accesses", "misses")
+#: What windows count of caches.
+CACHE_COUNTS = [
+    (name, f"{kind}_{what}")
+    for name, kind in (("L1D", "data"), ("L2", "data"), ("L2", "table"), ("LLC", "data"))
+    for what in ("accesses", "misses")
+]
+
+
+def window_key(cache: str, count: str) -> str:
+    """What a window calls a count of a cache."""
+    return f"{cache.lower()}_{count}"

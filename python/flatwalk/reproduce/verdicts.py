@@ -102,9 +102,14 @@ def relations(claim: Claim) -> list[Relation]:
             for low, high in itertools.pairwise(range(len(claim.points)))
         ]
     if "order" in claim.checks:
-        ranked = [(p.published, at) for at, p in stated if isinstance(p.published, float)]
-        pairs = itertools.pairwise(at for _, at in sorted(ranked))
-        found += [Relation(low, high, "difference", (0.0, math.inf)) for low, high in pairs]
+        # A figure and a difference of two have no order.
+        ranked: dict[str, list[tuple[float, int]]] = {}
+        for at, p in stated:
+            if isinstance(p.published, float):
+                ranked.setdefault(f"{p.metric} less {p.minus}", []).append((p.published, at))
+        for alike in ranked.values():
+            pairs = itertools.pairwise(at for _, at in sorted(alike))
+            found += [Relation(low, high, "difference", (0.0, math.inf)) for low, high in pairs]
     if "ratio" in claim.checks:
         (first, of_first), *others = stated
         for at, point in others:

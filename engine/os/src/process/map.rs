@@ -27,12 +27,11 @@ impl<In: Address, Out: Physical> Process<In, Out> {
         };
         let mut place = None;
         if let Some(protection) = large {
-            match self.memory.allocate_data(self.geometry.shift(2)) {
-                Some(frame) => place = Some((region.start, frame, 2, protection)),
-                None => {
-                    self.statistics.large_page_fallbacks += 1;
-                    self.may_be_narrow(page);
-                }
+            if let Some(frame) = self.memory.allocate_data(self.geometry.shift(2)) {
+                place = Some((region.start, frame, 2, protection));
+            } else {
+                self.statistics.large_page_fallbacks += 1;
+                self.may_be_narrow(page);
             }
         }
         let (start, frame, level, protection) = match place {

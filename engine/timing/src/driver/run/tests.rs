@@ -75,8 +75,8 @@ fn what_a_guest_is_advised_to_populate_costs_faults_of_the_host() {
         let faults = |run: &Run| run.system.host_statistics().map(|host| host.faults);
         assert_eq!(faults(&run), Some(0));
         let advice = flatwalk_trace::Advice::Populate;
-        let advise = Event::Advise { address: DATA, length: 64 << 12, advice };
-        run.take(&Piece::Event(advise)).unwrap();
+        let event = Event::Advise { address: DATA, length: 64 << 12, advice };
+        run.take(&Piece::Event(event)).unwrap();
         // Its pages, and the three nodes below the root.
         assert_eq!(faults(&run), Some(64 + 3));
         let (walks, own) = (run.mmu.statistics.faulting, run.system.statistics().faults);
