@@ -24,12 +24,14 @@ impl<In: Address, Out: Physical> Process<In, Out> {
         flushes: &mut Flushes<In>,
     ) -> Result<(), OsError> {
         let LargePages::Below { boundary } = self.policy.large_pages else { return Ok(()) };
-        if boundary == 0 || changed.is_empty() {
+        // Where nothing changed, a large page that reached across may have been split.
+        let (start, last) = (changed.start, changed.end.max(changed.start + 1) - 1);
+        if boundary == 0 || !self.geometry.is_canonical(self.address(start).raw()) {
             return Ok(());
         }
         let before = self.memory.work_so_far();
         let shift = self.geometry.page_shift() + self.geometry.index_bits();
-        let regions = self.region(changed.start).start..self.region(changed.end - 1).end;
+        let regions = self.region(start).start..self.region(last).end;
         for chunk in self.chunks(regions) {
             let mut found = Vec::new();
             self.visit(chunk, &mut found)?;
