@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, cast
 from flatwalk import units
 from flatwalk.differences import NOISE
 from flatwalk.printable import one_line
-from flatwalk.results import by_machine, is_bound, machine_phrase, pages_label, place_label
+from flatwalk.results import by_machine, is_bound, machine_phrase, pages_label, place_label, speedup_at_least
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -141,22 +141,16 @@ def _others(reference: Run, groups: list[list[Run]]) -> list[tuple[str, Run]]:
         if run is not reference
         and not is_bound(run)
         and (run.get("speedup") or 0.0) >= own * (1 + NOISE)
-        and _at_least(run) > own
+        and speedup_at_least(run) > own
     ]
     if better:
-        best = max(better, key=_at_least)
+        best = max(better, key=speedup_at_least)
         found.append((best["scheme"], best))
     same = (run for run in groups[-1] if run["scheme"] == reference["scheme"])
     large = next(same, None)
     if large is not None and large is not reference:
         found.append((pages_label(large), large))
     return found
-
-
-def _at_least(run: Run) -> float:
-    """What a run's speed-up is at least; without an interval the speed-up itself."""
-    low = run.get("speedup_low")
-    return (run.get("speedup") or 0.0) if low is None else low
 
 
 def _part(list_: _List, reference: Run, compared: list[Run]) -> Part | None:

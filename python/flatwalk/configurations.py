@@ -95,8 +95,7 @@ def configurations(options: Options) -> list[dict[str, Any]]:
         UsageError: If they do not go together.
     """
     schemes = _schemes(options)
-    if not schemes:
-        raise UsageError("no scheme is named", where="--schemes", remedy="as in --schemes radix4,fpt")
+    settings.check_any_scheme(schemes)
     if options.mix is not None and options.cores is not None:
         raise UsageError(
             "each program of a mix runs on one core",
@@ -171,7 +170,7 @@ def runs_of(
 
 def _machines(options: Options) -> list[dict[str, Any]]:
     """The machines that are named."""
-    found = [(name, machine_files.load(name)) for name in _listed(options.machine)]
+    found = [(name, machine_files.load(name)) for name in settings.listed(options.machine)]
     if not found:
         raise UsageError("no machine is named", where="--machine", remedy="as in --machine zen4")
     return settings.distinct(found, "machine", "--machine")
@@ -215,15 +214,10 @@ def _large_pages(options: Options, schemes: Sequence[dict[str, Any]]) -> list[in
     return [0] if any(scheme.get("recorded") for scheme in schemes) else [0, 100]
 
 
-def _listed(text: str) -> list[str]:
-    """Names between commas, each once."""
-    return [name for name in dict.fromkeys(map(str.strip, text.split(","))) if name]
-
-
 def _schemes(options: Options) -> list[dict[str, Any]]:
-    pairs = _listed(options.virt or "")
+    pairs = settings.listed(options.virt or "")
     if options.schemes is not None:
-        names = _listed(options.schemes)
+        names = settings.listed(options.schemes)
     else:
         # Pairs alone are measured against what today's virtual machines do.
         names = ["virt-radix4"] if pairs else list(settings.DEFAULT_SCHEMES)

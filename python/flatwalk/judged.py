@@ -30,15 +30,14 @@ def _cores_words(run: Run) -> list[str]:
     if threads < 2:
         return []
     words = f"Its {threads} threads ran on {_number(len(cores), 'simulated core')}"
-    idle = sum(part["cycles"] for core in cores for part in core["cycle_stack"] if part["part"] == "idle")
-    all_cycles = len(cores) * (run["cycles"] or 0)
-    if len(cores) < 2 or not all_cycles:
+    if len(cores) < 2 or not run["cycles"]:
         return [f"{words}."]
-    busy = len(cores) * (1 - idle / all_cycles)
+    stacks, of = [core["cycle_stack"] for core in cores], len(cores)
     if run.get("weighted"):
         # The cores' own stacks are without weights; the run's is their average, those without threads too.
-        idle = sum(part["cycles"] for part in run["cycle_stack"] if part["part"] == "idle")
-        busy = len(run.get("cores") or []) * (1 - idle / (run["cycles"] or 1))
+        stacks, of = [run["cycle_stack"]], len(run.get("cores") or [])
+    idle = sum(part["cycles"] for stack in stacks for part in stack if part["part"] == "idle")
+    busy = of * (1 - idle / (len(stacks) * run["cycles"]))
     return [f"{words}, of which {busy:.1f} were busy on average (with {run['scheme']})."]
 
 

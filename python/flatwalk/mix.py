@@ -52,7 +52,7 @@ def programs(text: str) -> dict[str, Any]:
         return {"name": text, "title": text, "source": "--mix", "programs": found}
     name, _, size = text.partition(":")
     is_file = Path(name).suffix not in ("", ".toml")
-    if is_file or name in {one["name"] for one in engine.workloads()}:
+    if is_file or _is_workload(name):
         option = "--trace" if is_file else "--workload"
         raise UsageError(
             f"{text} is one program",
@@ -70,9 +70,11 @@ def programs(text: str) -> dict[str, Any]:
 def is_trace(program: str) -> bool:
     """Whether a member of a mix is a trace's path rather than a workload."""
     # A workload's size may have a point, as in random:1.5MiB.
-    if program.partition(":")[0] in {one["name"] for one in engine.workloads()}:
-        return False
-    return "/" in program or Path(program).suffix != ""
+    return not _is_workload(program.partition(":")[0]) and ("/" in program or Path(program).suffix != "")
+
+
+def _is_workload(name: str) -> bool:
+    return name in {one["name"] for one in engine.workloads()}
 
 
 def source(program: str) -> dict[str, Any]:

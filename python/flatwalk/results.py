@@ -467,6 +467,12 @@ def is_bound(run: Run) -> bool:
     return bool(run["configuration"]["scheme"].get("translation") == "free")
 
 
+def speedup_at_least(run: Run) -> float:
+    """What a run's speed-up is at least; without an interval the speed-up itself, and 0 where it has none."""
+    low = run.get("speedup_low")
+    return (run.get("speedup") or 0.0) if low is None else low
+
+
 def lost_to_translation(run: Run, group: list[Run]) -> float | None:
     """Share of a run's time that its translation costs: what the bound of its group does without.
 

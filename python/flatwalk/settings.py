@@ -152,6 +152,21 @@ def distinct(found: Sequence[tuple[str, dict[str, Any]]], kind: str, where: str)
     return list(taken.values())
 
 
+def listed(text: str) -> list[str]:
+    """Names between commas, each once."""
+    return [name for name in dict.fromkeys(map(str.strip, text.split(","))) if name]
+
+
+def check_any_scheme(schemes: Sequence[object]) -> None:
+    """Checks that `--schemes`, or what stands for it, names one.
+
+    Raises:
+        UsageError: If not.
+    """
+    if not schemes:
+        raise UsageError("no scheme is named", where="--schemes", remedy="as in --schemes radix4,fpt")
+
+
 def names(kind: str) -> list[str]:
     """Names of the shipped settings of a kind, as `read` knows them, in alphabetical order."""
     return sorted(path.stem for path in _folder(kind).glob("*.toml"))

@@ -155,9 +155,7 @@ impl<A: Physical> PhysicalMemory<A> {
             frame += 1;
         }
     }
-}
 
-impl<A: Physical> PhysicalMemory<A> {
     /// Copies the 2^`size_shift` bytes at `from` to `to`, which read as zero.
     pub(crate) fn copy(&mut self, from: A, to: A, size_shift: u8) {
         if (0..1 << size_shift).step_by(PIECE_BYTES).all(|at| self.piece(from.offset(at)).is_none())

@@ -23,6 +23,10 @@ Where = Annotated[
 ]
 
 
+def _check_form(*, csv: bool, json: bool) -> None:
+    refuse({"--csv": csv and json}, "--json prints JSON, and not CSV")
+
+
 @app.command(
     epilog=examples(
         'results query "select scheme, avg(speedup) from runs group by scheme"',
@@ -40,7 +44,7 @@ def query(
     """Ask SQL of the stored runs; docs/lab.md explains the columns."""
     from flatwalk.lab import command  # noqa: PLC0415
 
-    refuse({"--csv": csv and json}, "--json prints JSON, and not CSV")
+    _check_form(csv=csv, json=json)
     command.query(results, sql, as_csv=csv, as_json=json)
 
 
@@ -70,7 +74,7 @@ def diff(
     """
     from flatwalk.lab import command  # noqa: PLC0415
 
-    refuse({"--csv": csv and json}, "--json prints JSON, and not CSV")
+    _check_form(csv=csv, json=json)
     apart = {"--results": by is None and results != RESULTS}
     refuse(apart, "A and B are the directories of the results", "leave it out, or give --by COLUMN, too")
     command.diff(results, first, second, by=by, where=where, as_csv=csv, as_json=json)

@@ -66,9 +66,8 @@ def _schemes(text: str | None) -> list[dict[str, Any]]:
     if text is None:  # priority changes caches, not tables
         names = [name for name in settings.DEFAULT_SCHEMES if not name.endswith("+ptp")]
     else:
-        names = [name for name in dict.fromkeys(map(str.strip, text.split(","))) if name]
-    if not names:
-        raise UsageError("no scheme is named", where="--schemes", remedy="as in --schemes radix4,fpt")
+        names = settings.listed(text)
+    settings.check_any_scheme(names)
     return [settings.scheme(name, "--schemes") for name in names]
 
 

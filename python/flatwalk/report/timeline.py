@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, cast
 
 from flatwalk import units
-from flatwalk.results import grouped, is_bound, place_label
+from flatwalk.results import grouped, is_bound, place_label, speedup_at_least
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -77,7 +77,7 @@ def _shown(members: list[Run]) -> list[tuple[Run, int]]:
     base = members[0]
     others = [run for run in members[1:] if len(_windows(run)) == len(_windows(base))]
     designs = [run for run in others if not is_bound(run) and run.get("speedup") is not None]
-    best = max(designs, key=lambda run: run.get("speedup_low") or run.get("speedup") or 0.0, default=None)
+    best = max(designs, key=speedup_at_least, default=None)
     bound = next((run for run in others if is_bound(run)), None)
     found = [(base, _REFERENCE)]
     found += [(run, colour) for run, colour in ((best, _BEST), (bound, _BOUND)) if run is not None]

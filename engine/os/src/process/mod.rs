@@ -80,8 +80,8 @@ impl<In: Address, Out: Physical> Process<In, Out> {
         dyn Design: MakeStore<Out>,
     {
         let mut memory = metered_memory(configuration)?;
-        let Configuration { layout, large_pages, touched, .. } = configuration.clone();
-        let policy = Policy::new(layout, large_pages, touched);
+        let Configuration { layout, large_pages, touched, .. } = configuration;
+        let policy = Policy::new(layout.clone(), *large_pages, touched.clone());
         let areas = AddressSpace::default();
         let geometry = configuration.layout.geometry();
         if !configuration.ordered_levels.is_empty() {

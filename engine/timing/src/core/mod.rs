@@ -297,19 +297,21 @@ impl Core {
     pub fn call(&mut self, cost: Cost) {
         self.statistics.call_cycles += cost.cycles();
         self.kernel.call(cost);
-        self.account_refill();
-        self.drain();
-        self.fetched = self.account_work(Part::SystemCalls, cost, self.fetched);
-        self.retire.pass(self.fetched);
+        self.stop_for(Part::SystemCalls, cost);
     }
 
     /// A fault that a system call's work raises, as the host has not backed what the guest's kernel writes.
     pub fn fault_in_call(&mut self, cost: Cost, by_host: bool) {
         self.statistics.fault_cycles += cost.cycles();
         self.kernel.fault(cost, by_host);
+        self.stop_for(Part::of_fault(by_host), cost);
+    }
+
+    /// Waits until all is done, and then for a kernel's work.
+    fn stop_for(&mut self, part: Part, cost: Cost) {
         self.account_refill();
         self.drain();
-        self.fetched = self.account_work(Part::of_fault(by_host), cost, self.fetched);
+        self.fetched = self.account_work(part, cost, self.fetched);
         self.retire.pass(self.fetched);
     }
 
