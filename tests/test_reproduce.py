@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 import pytest
 
-from flatwalk import cache, engine, intervals, output, results
+from flatwalk import cache, engine, intervals, lengths, mixing, output, results, settings
 from flatwalk.errors import FlatwalkError, UsageError
 from flatwalk.reproduce import (
     agreement,
@@ -32,7 +32,7 @@ from flatwalk.vm import bench, build, components
 from tests import fake
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from flatwalk.results import Run
     from tests.conftest import Result
@@ -99,8 +99,10 @@ def test_every_shipped_claim_can_be_planned_at_every_scale() -> None:
         for claim in experiment.claims:
             assert claim.points, claim.id
             for scale in SCALES:
-                jobs = planning.jobs_of(experiment, scale, claim)
-                assert jobs or len(planning.missing_of(experiment, claim)) == len(claim.points), claim.id
+                jobs = planning.needs_of(experiment, scale, claim).jobs
+                assert jobs or len(planning.needs_of(experiment, scale, claim).missing) == len(
+                    claim.points
+                ), claim.id
                 assert all(len(job.key) == 64 for job in jobs.values())
 
 
@@ -173,7 +175,7 @@ def test_one_reason_may_stand_for_all_scales(tmp_path: Path) -> None:
 
 def test_a_job_is_known_by_all_that_decides_its_result(experiment: Experiment) -> None:
     claim = experiment.claims[0]
-    small, paper = (planning.jobs_of(experiment, scale, claim) for scale in SCALES)
+    small, paper = (planning.needs_of(experiment, scale, claim).jobs for scale in SCALES)
     # Two workloads, three schemes; the baseline once for both points.
     assert len(small) == 6
     assert len({job.key for job in [*small.values(), *paper.values()]}) == 9
@@ -184,6 +186,37 @@ def test_a_job_is_known_by_all_that_decides_its_result(experiment: Experiment) -
     assert other.configuration["machine"]["llc"]["size_bytes"] == 1 << 20
     assert other.configuration["machine"]["llc"]["ways"] == 8, "the rest is the machine file's"
     assert other.key != small[one].key
+
+
+def test_what_chooses_windows_and_weighs_mixes_is_part_of_a_key(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, experiment: Experiment
+) -> None:
+    path = tmp_path / "mixed.toml"
+    text = EXPERIMENT.replace('["gups:1GiB", "gups:2GiB"]', '["asplos-3:1GiB"]')
+    text = text.replace('spans = { "gups:2GiB" = "2M" }\n', "")
+    path.write_text(text.replace('"skylake-server"', '"skylake-server-4core"'))
+
+    def keys(of: Experiment) -> set[str]:
+        return {job.key for job in planning.needs_of(of, "small", of.claims[0]).jobs.values()}
+
+    alone, mixed = (keys(experiment), keys(load(path)))
+    other = tmp_path / "other.py"
+    other.write_text("")
+    scheme = settings.scheme
+
+    def changed(name: str) -> dict[str, Any]:
+        return {**scheme(name), "title": "today's, changed"}
+
+    with monkeypatch.context() as patched:
+        patched.setattr(mixing, "__file__", str(other))
+        assert (keys(experiment), keys(load(path)) & mixed) == (alone, set())
+    with monkeypatch.context() as patched:
+        patched.setattr(settings, "scheme", changed)
+        assert (keys(experiment), keys(load(path)) & mixed) == (alone, set())
+    with monkeypatch.context() as patched:
+        patched.setattr(lengths, "__file__", str(other))
+        assert (keys(experiment) & alone, keys(load(path)) & mixed) == (set(), set())
+    assert (keys(experiment), keys(load(path))) == (alone, mixed)
 
 
 def test_workloads_are_picked_by_name_or_left_out() -> None:
@@ -209,7 +242,7 @@ def test_what_was_interrupted_goes_on_where_it_was(
     stand_in = fake.Engine(answer)
     monkeypatch.setattr(engine, "_module", lambda: stand_in)
     store = cache.Store(tmp_path / "store")
-    jobs = list(planning.jobs_of(experiment, "small", experiment.claims[0]).values())
+    jobs = list(planning.needs_of(experiment, "small", experiment.claims[0]).jobs.values())
     seen: list[tuple[int, int | None]] = []
     with pytest.raises(KeyboardInterrupt):
         runs.simulate(jobs, store, 1, lambda *at: seen.append(at))
@@ -267,10 +300,9 @@ def test_verdicts(experiment: Experiment, tmp_path: Path) -> None:
     assert outcome(load(path).claims[0], 800.0, 0.1).verdict is Verdict.SIGN, "no size is asked for"
     path.write_text(EXPERIMENT.replace('scheme = "fpt+ptp"', 'scheme = "no-such-scheme"'))
     lacking = load(path)
-    jobs = planning.jobs_of(lacking, "small", lacking.claims[0])
-    found = verdicts.judge(
-        lacking, "small", lacking.claims[0], {job.key: fake.run() for job in jobs.values()}
-    )
+    needs = planning.needs_of(lacking, "small", lacking.claims[0])
+    results = {job.key: fake.run() for job in needs.jobs.values()}
+    found = verdicts.judge(lacking, "small", lacking.claims[0], needs, results)
     assert found.verdict is Verdict.CANNOT
     assert found.failed == "This version has no scheme no-such-scheme."
     assert [value.ours for value in found.values] == [0.0, None]
@@ -423,6 +455,12 @@ def exactly(ipc: float) -> Any:
     return {**run, "ipc": ipc, "sampling": sampling}
 
 
+def judge(experiment: Experiment, claim: Claim, results: Mapping[str, Run]) -> verdicts.Outcome:
+    """The verdict at the small scale on what is needed now."""
+    needs = planning.needs_of(experiment, "small", claim)
+    return verdicts.judge(experiment, "small", claim, needs, results)
+
+
 def test_a_claim_about_many_processes_needs_a_guest(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (experiment,) = (one for one in load_all() if one.name == "95-guest")
     (claim,) = experiment.claims
@@ -431,10 +469,14 @@ def test_a_claim_about_many_processes_needs_a_guest(tmp_path: Path, monkeypatch:
         raise FlatwalkError(f"{component.name} is not built", remedy="run: flatwalk vm build")
 
     monkeypatch.setattr(build, "find", find)
-    assert planning.jobs_of(experiment, "small", claim) == {}
-    found = verdicts.judge(experiment, "small", claim, {})
+    needs = planning.needs_of(experiment, "small", claim)
+    assert needs.jobs == {}
+    found = judge(experiment, claim, {})
     assert found.verdict is Verdict.CANNOT
     assert found.failed == "There is no guest: qemu is not built; run: flatwalk vm build."
+    monkeypatch.setattr(build, "find", lambda _: tmp_path)
+    later = verdicts.judge(experiment, "small", claim, needs, {})
+    assert later == found, "a guest that was built meanwhile"
 
     asked = []
 
@@ -444,24 +486,24 @@ def test_a_claim_about_many_processes_needs_a_guest(tmp_path: Path, monkeypatch:
 
     monkeypatch.setattr(build, "find", lambda _: tmp_path)
     monkeypatch.setattr(bench, "oversubscribe", oversubscribe)
-    jobs = planning.jobs_of(experiment, "small", claim).values()
+    jobs = planning.needs_of(experiment, "small", claim).jobs.values()
     for _ in range(2):  # what was found is kept
         results = runs.simulate(jobs, cache.Store(tmp_path), 1, lambda _done, _total: None)
         assert asked == [(["l3l2"], [6]), (["l3l2"], [50])]
-    found = verdicts.judge(experiment, "small", claim, results)
+    found = judge(experiment, claim, results)
     assert [value.ours for value in found.values] == [6.0, 50.0]
     assert found.verdict is Verdict.NOT_COMPARABLE
 
 
 def test_figures_come_from_the_runs_that_a_point_names(experiment: Experiment) -> None:
     claim = experiment.claims[0]
-    jobs = planning.jobs_of(experiment, "small", claim)
+    jobs = planning.needs_of(experiment, "small", claim).jobs
     cycles = {"radix4": 1000, "fpt": 925, "fpt+ptp": 760}
     results = {}
     for selection, job in jobs.items():
         doubled = 2 if selection.workload == "gups:2GiB" and selection.scheme != "radix4" else 1
         results[job.key] = fake.run(selection.scheme, cycles=cycles[selection.scheme] * doubled)
-    found = verdicts.judge(experiment, "small", claim, results)
+    found = judge(experiment, claim, results)
     first = found.values[0]
     assert first.by_workload["gups:1GiB"] == pytest.approx(100 * (1000 / 925 - 1))
     assert first.by_workload["gups:2GiB"] == pytest.approx(100 * (1000 / 1850 - 1))
@@ -499,11 +541,11 @@ def test_a_mix_is_weighed_by_its_programs_alone(monkeypatch: pytest.MonkeyPatch,
         return [[run] * programs for run in runs], [sampling] * programs
 
     monkeypatch.setattr(engine, "simulate_mix", answer)
-    jobs = planning.jobs_of(mixed, "small", mixed.claims[0])
+    jobs = planning.needs_of(mixed, "small", mixed.claims[0]).jobs
     results = runs.simulate(jobs.values(), cache.Store(tmp_path / "store"), 1, lambda *_: None)
     assert [len(request["programs"]) for request in asked] == [1, 1, 4], "two programs alone, then all"
     assert [request["seed"] for request in asked] == [1, 3, 1], "as its first core has in the mix"
-    found = verdicts.judge(mixed, "small", mixed.claims[0], results)
+    found = judge(mixed, mixed.claims[0], results)
     assert [value.ours for value in found.values] == pytest.approx([100.0, 300.0])
     # Windows are as much slower in both schemes as each other.
     assert all(
@@ -580,7 +622,7 @@ def test_time_is_that_of_the_bounds_series(tmp_path: Path) -> None:
     assert found.by_workload == {"gups:8GiB": pytest.approx(100 / 3)}
     timed, counted = "small caches", "main"
     assert asked == [(counted, "fpt"), (counted, "radix4"), (timed, "ideal"), (timed, "radix4")]
-    jobs = planning.jobs_of(experiment, "paper", claim)
+    jobs = planning.needs_of(experiment, "paper", claim).jobs
     assert {(one.series, one.scheme) for one in jobs} == {*asked, (counted, "fpt+ptp")}
 
 
@@ -942,7 +984,7 @@ def test_what_a_paper_leaves_open_is_one_setting_for_all_its_claims(tmp_path: Pa
     assert sensitivity.settings(axes, 0) == chosen[:1]
     under = sensitivity.under(experiment, chosen[3])
     claim = experiment.claims[0]
-    for one, job in planning.jobs_of(under, "small", claim).items():
+    for one, job in planning.needs_of(under, "small", claim).jobs.items():
         assert job.configuration["machine"]["walker"]["concurrent"] == 4
         assert job.key != planning.job_of(experiment, "small", one).key
         # What decides nothing without a guest does not make another run.
@@ -998,8 +1040,8 @@ def test_the_first_value_of_what_is_open_is_the_default() -> None:
             if any(series.machine == "mobile" for series in one.series.values()):
                 continue  # of whose walkers the same paper says nothing either: its default is another
             for claim in one.claims:
-                again = planning.jobs_of(sensitivity.under(one, default), "small", claim)
-                first = planning.jobs_of(one, "small", claim)
+                again = planning.needs_of(sensitivity.under(one, default), "small", claim).jobs
+                first = planning.needs_of(one, "small", claim).jobs
                 assert {job.key for job in again.values()} == {job.key for job in first.values()}, claim.id
 
 
@@ -1067,10 +1109,10 @@ def test_other_workloads_are_compared_one_by_one(tmp_path: Path) -> None:
     claim = paired.claims[0]
     cycles = {("fpt", 1): 800, ("fpt", 2): 500}
     results = {}
-    for selection, job in planning.jobs_of(paired, "small", claim).items():
+    for selection, job in planning.needs_of(paired, "small", claim).jobs.items():
         size = int(selection.workload.removeprefix("gups:")[0])
         results[job.key] = fake.run(selection.scheme, cycles=cycles.get((selection.scheme, size), 1000))
-    found = verdicts.judge(paired, "small", claim, results)
+    found = judge(paired, claim, results)
     assert found.values[0].ours == pytest.approx(100 * (2.0 - 1.25))
     assert found.values[0].by_workload == {"gups:2GiB": pytest.approx(75.0)}
     text = EXPERIMENT.replace(
@@ -1078,9 +1120,10 @@ def test_other_workloads_are_compared_one_by_one(tmp_path: Path) -> None:
     )
     path.write_text(text)
     uneven = load(path)
-    results = {job.key: fake.run() for job in planning.jobs_of(uneven, "small", uneven.claims[0]).values()}
+    needs = planning.needs_of(uneven, "small", uneven.claims[0])
+    results = {job.key: fake.run() for job in needs.jobs.values()}
     with pytest.raises(UsageError, match="workloads are compared with each other"):
-        verdicts.judge(uneven, "small", uneven.claims[0], results)
+        judge(uneven, uneven.claims[0], results)
 
 
 def test_figures_that_were_printed_are_read_from_their_table(
@@ -1101,10 +1144,10 @@ def test_figures_that_were_printed_are_read_from_their_table(
         "\n".join(["<!-- begin programs-causes -->", *heads, *rows, "<!-- end programs-causes -->"])
     )
     monkeypatch.setattr(printed, "RESULTS", tmp_path)
-    jobs = planning.jobs_of(kernel, "small", claim).values()
+    jobs = planning.needs_of(kernel, "small", claim).jobs.values()
     assert not any(job.is_simulated for job in jobs)
     results = runs.simulate(jobs, cache.Store(tmp_path / "store"), 1, lambda *_: None)
-    found = verdicts.judge(kernel, "small", claim, results)
+    found = judge(kernel, claim, results)
     assert [value.ours for value in found.values] == pytest.approx(
         [-100 * 2 / 150, -100 * 3 / 150, -100 / 150]
     )
@@ -1112,14 +1155,14 @@ def test_figures_that_were_printed_are_read_from_their_table(
     assert found.failed == "", "all of it is asked for and holds"
     first = {job.key for job in jobs}
     document.write_text(document.read_text().replace("48 (", "47 ("))
-    assert first.isdisjoint({job.key for job in planning.jobs_of(kernel, "small", claim).values()})
+    assert first.isdisjoint({job.key for job in planning.needs_of(kernel, "small", claim).jobs.values()})
     document.write_text("nothing")
     with pytest.raises(FlatwalkError, match="nothing is printed of 'gups' for"):
         runs.simulate(
-            planning.jobs_of(kernel, "small", claim).values(), cache.Store(tmp_path), 1, lambda *_: None
+            planning.needs_of(kernel, "small", claim).jobs.values(), cache.Store(tmp_path), 1, lambda *_: None
         )
     document.unlink()
-    lacking = verdicts.judge(kernel, "small", claim, {})
+    lacking = judge(kernel, claim, {})
     assert lacking.verdict is Verdict.CANNOT
     assert lacking.failed.startswith("There is no figure: docs/results/full-system.md is not here")
 
@@ -1152,7 +1195,7 @@ def test_what_a_scale_cannot_decide_is_said(tmp_path: Path) -> None:
 
 def test_a_plan_says_what_is_missing_and_for_how_long(experiment: Experiment, tmp_path: Path) -> None:
     store = cache.Store(tmp_path / "store")
-    jobs = list(planning.jobs_of(experiment, "small", experiment.claims[0]).values())
+    jobs = list(planning.needs_of(experiment, "small", experiment.claims[0]).jobs.values())
     plan = runs.plan(jobs, store)
     assert (plan.wanted, plan.kept, plan.simulated) == (6, 0, 6 * 4 * 150_000)
     assert plan.passed == (1_000_000 - 600_000) + (2_000_000 - 600_000)
@@ -1167,7 +1210,7 @@ def test_programs_of_a_mix_are_read_alone_too(tmp_path: Path) -> None:
     text = EXPERIMENT.replace('["gups:1GiB", "gups:2GiB"]', '["asplos-3:1GiB"]')
     path.write_text(text.replace('spans = { "gups:2GiB" = "2M" }\n', ""))
     mixed = load(path)
-    jobs = planning.jobs_of(mixed, "small", mixed.claims[0]).values()
+    jobs = planning.needs_of(mixed, "small", mixed.claims[0]).jobs.values()
     plan = runs.plan(jobs, cache.Store(tmp_path / "store"))
     assert (plan.wanted, plan.simulated) == (3, 3 * 4 * 4 * 150_000)
     # Four together, of which two are different.

@@ -183,7 +183,7 @@ def test_a_claim_says_which_workloads_are_of_a_kind(file: Path) -> None:
     mixed = experiments.load(file)
     claim = mixed.claims[0]
     assert claim.strata[0] == Stratum(4, ["gups", "random"])
-    jobs = planning.jobs_of(mixed, "small", claim)
+    needs = planning.needs_of(mixed, "small", claim)
     cycles = {
         "gups:1GiB": 800,
         "random:1GiB": 500,
@@ -192,14 +192,14 @@ def test_a_claim_says_which_workloads_are_of_a_kind(file: Path) -> None:
         "xsbench:1GiB": 950,
     }
     results: dict[str, Any] = {}
-    for selection, job in jobs.items():
+    for selection, job in needs.jobs.items():
         run: Any = fake.run(
             selection.scheme, cycles=1000 if selection.scheme == "radix4" else cycles[selection.workload]
         )
         sampled: Any = fake.sample([run], windows=4, own=0.0)["sampling"]
         sampling = {**sampled, "coverage": 1.0, "sampled": False}
         results[job.key] = {**run, "sampling": sampling}
-    values = verdicts.judge(mixed, "small", claim, results).values
+    values = verdicts.judge(mixed, "small", claim, needs, results).values
     logs = {name: math.log(1000 / each) for name, each in cycles.items()}
     (gups, chance, *others) = logs.values()
     expected = (4 * (gups + chance) / 2 + 9 * sum(others) / 3) / 13

@@ -14,7 +14,7 @@ from flatwalk.reproduce.claims import PAPERS, SCALES, Experiment
 from flatwalk.reproduce.experiments import load_all
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Sequence
+    from collections.abc import Collection, Iterable, Mapping, Sequence
     from pathlib import Path
 
 
@@ -139,7 +139,7 @@ def run(options: Options) -> None:
         sensitive(options, options.sensitivity, experiments)
         return
     if options.plan:
-        jobs = jobs_of(chosen(experiments, options.claims), options.scale)
+        jobs = jobs_of(needs_of(chosen(experiments, options.claims), options.scale))
         print(planned(jobs, options))
         return
     again = [claim for _, ids in chosen(experiments, options.claims) for claim in ids]
@@ -238,22 +238,26 @@ def written(
         raise UsageError(what, where=where, remedy=remedy) from error
 
 
-def jobs_of(picked: Sequence[tuple[Experiment, list[str]]], scale: str) -> list[planning.Job]:
-    """All simulations of some experiments' claims."""
-    jobs = {
-        job.key: job
+def needs_of(picked: Sequence[tuple[Experiment, list[str]]], scale: str) -> dict[str, planning.Needs]:
+    """What some experiments' claims need, by claim."""
+    return {
+        claim.id: planning.needs_of(experiment, scale, claim)
         for experiment, ids in picked
         for claim in experiment.claims
         if claim.id in ids
-        for job in planning.jobs_of(experiment, scale, claim).values()
     }
+
+
+def jobs_of(needs: Mapping[str, planning.Needs]) -> list[planning.Job]:
+    """All simulations that claims need."""
+    jobs = {job.key: job for one in needs.values() for job in one.jobs.values()}
     return list(jobs.values())
 
 
 def rehearse(options: Options, experiments: Sequence[Experiment]) -> None:
     """Begins every simulation, and says how much memory that took."""
     picked = chosen(experiments, options.claims)
-    jobs = [job for job in jobs_of(picked, options.scale) if job.is_simulated]
+    jobs = [job for job in jobs_of(needs_of(picked, options.scale)) if job.is_simulated]
     with output.Progress("Rehearsing") as progress:
         most_bytes = runs.rehearse(jobs, options.jobs, progress, _REHEARSED)
     print(
@@ -286,7 +290,9 @@ def sensitive(options: Options, paper: str, experiments: Sequence[Experiment]) -
         for done, setting in enumerate(settings):
             progress(done, len(settings))
             under = [sensitivity.under(one, setting) for one in picked]
-            of = jobs_of([(one, [claim.id for claim in one.claims]) for one in under], options.scale)
+            of = jobs_of(
+                needs_of([(one, [claim.id for claim in one.claims]) for one in under], options.scale)
+            )
             jobs |= {job.key: job for job in of}
     told = f"{len(settings)} joint settings of {len(axes)} open axes: {planned(jobs.values(), options)}"
     if options.plan:
@@ -323,7 +329,8 @@ def planned(jobs: Iterable[planning.Job], options: Options) -> str:
 def gather(options: Options, experiments: Sequence[Experiment]) -> show.Report:
     """Our figures for all claims asked for, simulated where they are not known yet."""
     picked = chosen(experiments, options.claims)
-    jobs = jobs_of(picked, options.scale)
+    needs = needs_of(picked, options.scale)
+    jobs = jobs_of(needs)
     store = cache.Store(cache.directory("reproduce"))
     if options.sensitivity is None:
         output.note(planned(jobs, options))
@@ -333,7 +340,7 @@ def gather(options: Options, experiments: Sequence[Experiment]) -> show.Report:
         (
             experiment,
             [
-                verdicts.judge(experiment, options.scale, claim, results)
+                verdicts.judge(experiment, options.scale, claim, needs[claim.id], results)
                 for claim in experiment.claims
                 if claim.id in ids
             ],

@@ -1,7 +1,7 @@
 """The simulations that claims need.
 
-A run is known by the hash of all that decides its result: the engine itself, the source, the lengths, the
-seed and the resolved configuration.
+A run is known by the hash of all that decides its result: the engine itself, what chooses windows, the
+source, the lengths, the seed and the resolved configuration.
 """
 
 from __future__ import annotations
@@ -9,9 +9,10 @@ from __future__ import annotations
 import functools
 import json
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from flatwalk import cache, engine, mix, settings, units, variations
+from flatwalk import cache, engine, lengths, mix, mixing, settings, units, variations, weighing
 from flatwalk.errors import FlatwalkError, UsageError
 from flatwalk.reproduce import printed
 from flatwalk.vm import bench, build, components
@@ -26,6 +27,8 @@ if TYPE_CHECKING:
 _DENSE_START = 1 << 39
 #: Workload that is processes in a guest whose memory is short; its size is swap space, in per cent of memory.
 CROWD = "crowd"
+#: Scheme under which a mix's programs run alone.
+TODAY = "radix4"
 #: Key of a source whose figure another command has printed.
 PRINTED = "printed"
 
@@ -249,28 +252,49 @@ def job_of(experiment: Experiment, scale: str, selection: Selection) -> Job:
         "mode": series.mode,
         "memory_bytes": None,
     }
-    # Any change to the engine's binary may change results.
-    identity = cache.digest(engine.path())
-    return Job(_key(identity, request, configuration), request, configuration, title)
+    return Job(_key(_simulator(source), request, configuration), request, configuration, title)
 
 
-def _key(engine: object, request: dict[str, Any], configuration: dict[str, Any]) -> str:
-    return cache.key({"engine": engine, "request": request, "run": configuration})
+def _simulator(source: Mapping[str, Any]) -> list[object]:
+    """All that decides a simulation's result but what it is asked for.
+
+    Any change to the engine's binary may, and any to where windows are (`lengths`). A mix is weighed by its
+    programs alone under today's table.
+    """
+    modules = [lengths, mixing, weighing] if "mix" in source else [lengths]
+    files = [engine.path(), *(Path(str(module.__file__)) for module in modules)]
+    today = [settings.scheme(TODAY)] if "mix" in source else []
+    return [*map(cache.digest, files), *today]
 
 
-def jobs_of(experiment: Experiment, scale: str, claim: Claim) -> dict[Selection, Job]:
-    """All simulations of a claim, but for those of points that `missing_of` names."""
-    missing = missing_of(experiment, claim)
-    return {
+def _key(simulator: object, request: dict[str, Any], configuration: dict[str, Any]) -> str:
+    return cache.key({"simulator": simulator, "request": request, "run": configuration})
+
+
+@dataclass(frozen=True)
+class Needs:
+    """What a claim needs. A guest or an engine may be built while it is run, so this is found out once."""
+
+    #: All simulations, but for those of points that lack something.
+    jobs: dict[Selection, Job]
+    #: Points by label that need something missing, and what that is, as a sentence.
+    missing: dict[str, str]
+
+
+def needs_of(experiment: Experiment, scale: str, claim: Claim) -> Needs:
+    """What a claim needs, as things are now."""
+    missing = _missing_of(experiment, claim)
+    jobs = {
         selection: job_of(experiment, scale, selection)
         for point in claim.points
         if point.label not in missing
         for part in parts_of(point)
         for selection in selections(experiment, scale, part)
     }
+    return Needs(jobs, missing)
 
 
-def missing_of(experiment: Experiment, claim: Claim) -> dict[str, str]:
+def _missing_of(experiment: Experiment, claim: Claim) -> dict[str, str]:
     """Points by label that need something missing, and what that is, as a sentence."""
     found = {}
     for point in claim.points:

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, cast
 from flatwalk import mixing, settings, weighing
 from flatwalk.lengths import simulate_all
 from flatwalk.reproduce import printed, spread
-from flatwalk.reproduce.planning import CROWD, PRINTED
+from flatwalk.reproduce.planning import CROWD, PRINTED, TODAY
 from flatwalk.vm import bench
 
 if TYPE_CHECKING:
@@ -105,7 +105,7 @@ def _mixed_alike(request: dict[str, Any], progress: Callable[[int, int | None], 
         return nullcontext(progress if number == len(programs) else lambda _done, _total: None)
 
     mix = mixing.Mix(programs, members, request["seed"], request["threads"], watch)
-    today = {**request["runs"][0], "scheme": settings.scheme("radix4"), "large_pages": 0}
+    today = {**request["runs"][0], "scheme": settings.scheme(TODAY), "large_pages": 0}
     mixed = mix.simulate(request["runs"], today)
     weights = weighing.Weights(programs, mixed.alone, mixed.sampling)
     share = weights.coverage

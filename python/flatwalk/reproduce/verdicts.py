@@ -16,20 +16,14 @@ from flatwalk.errors import UsageError
 from flatwalk.reproduce import explanations
 from flatwalk.reproduce.claims import Value
 from flatwalk.reproduce.metrics import AVERAGES, METRICS
-from flatwalk.reproduce.planning import (
-    Selection,
-    compared,
-    jobs_of,
-    missing_of,
-    selections,
-    workloads_of,
-)
+from flatwalk.reproduce.planning import Selection, compared, selections, workloads_of
 from flatwalk.reproduce.spread import Kind, Spread, combined, spread
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
     from flatwalk.reproduce.claims import Claim, Experiment, Factor, Point
+    from flatwalk.reproduce.planning import Needs
     from flatwalk.reproduce.spread import Runs
     from flatwalk.results import Run
 
@@ -329,21 +323,23 @@ def _has_signs(claim: Claim, values: Sequence[Value]) -> bool:
     )
 
 
-def judge(experiment: Experiment, scale: str, claim: Claim, results: Mapping[str, Run]) -> Outcome:
-    """Our figures for a claim, from the results of its jobs, and the verdict."""
-    jobs, missing = jobs_of(experiment, scale, claim), missing_of(experiment, claim)
+def judge(
+    experiment: Experiment, scale: str, claim: Claim, needs: Needs, results: Mapping[str, Run]
+) -> Outcome:
+    """Our figures for a claim, from the results of the jobs that it needs, and the verdict."""
 
     def run_of(one: Selection) -> Run:
-        return results[jobs[one].key]
+        return results[needs.jobs[one].key]
 
     measured = [
-        Measured(None) if point.label in missing else measure(experiment, scale, claim, point, run_of)
+        Measured(None) if point.label in needs.missing else measure(experiment, scale, claim, point, run_of)
         for point in claim.points
     ]
     values = [one.value() for one in measured]
     related = [relation.of([one.spread for one in measured]) for relation in relations(claim)]
-    if missing:
-        return Outcome(claim, values, related, Verdict.CANNOT, " ".join(sorted(set(missing.values()))), "")
+    if needs.missing:
+        lacking = " ".join(sorted(set(needs.missing.values())))
+        return Outcome(claim, values, related, Verdict.CANNOT, lacking, "")
     return conclude(claim, values, related, scale)
 
 
