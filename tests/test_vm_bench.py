@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from flatwalk import compiler
+from flatwalk import cache, compiler
 from flatwalk.errors import FlatwalkError
 from flatwalk.host import diff, machine, results
 from flatwalk.vm import bench, build, compiled, counting, document, hosted, measuring, run, workloads
@@ -54,6 +54,24 @@ def test_each_program_is_compared_with_itself() -> None:
 def test_refused_blocks_are_shares() -> None:
     crowd = bench.Crowd("l3l2", 50, 190, 10)
     assert bench.crowd_table([crowd]).splitlines()[-1] == ("| l3l2 | 50 % | 200 | 10 | 5.0 % |")
+
+
+def test_a_crowd_is_known_by_all_that_runs_in_its_guest(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(compiled, "SOURCES", tmp_path / "linux")
+    tests, marking = tmp_path / "linux" / "tests", tmp_path / "recorder" / "flatwalk.h"
+    sources = (tests / "crowd.c", tests / "run.sh", run.first_process(), marking)
+    for path in sources:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text("first")
+    known = [bench.crowd_identity()]
+    assert bench.crowd_identity() == known[0]
+    for path in sources:
+        path.write_text("second")
+        cache.digest.cache_clear()
+        known.append(bench.crowd_identity())
+    assert len(set(map(tuple, known))) == 5
 
 
 def test_a_table_without_rows_is_left_out(monkeypatch: pytest.MonkeyPatch) -> None:

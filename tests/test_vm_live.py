@@ -11,9 +11,10 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import pytest
 
+from flatwalk import engine
 from flatwalk.errors import FlatwalkError, UsageError
-from flatwalk.recorder import KernelWork, Part, record
-from flatwalk.vm import components, live, timed
+from flatwalk.recorder import Checked, KernelWork, Part, ProcessTrace, record
+from flatwalk.vm import components, live, run, timed
 from flatwalk.vm.machine import Machine
 from tests.oracles.flat_page_tables import NX, Case, Page
 from tests.oracles.trace_reader import Definition, Slice, Trace
@@ -81,6 +82,8 @@ def test_a_mode_is_timed_against_off_in_all_its_boots() -> None:
         "| 0.0 | 0.863 | 0.800 | 0.800 | 0.800, 0.800 |"
     )
     assert alone.endswith("| – | – | – | – |")
+    # In whatever order the modes were measured.
+    assert timed.table(rows[::-1]).splitlines()[2:] == [alone, flat, off]
 
 
 def test_the_kernels_time_is_that_of_the_instructions_simulated() -> None:
@@ -115,6 +118,33 @@ def test_what_was_measured_is_kept(monkeypatch: pytest.MonkeyPatch, tmp_path: Pa
     timed.measure(["off"], ["gups"])
     timed.measure(["off"], ["gups"], levels=(5,))
     assert len(asked) == 7
+    first = tmp_path / "init.c"
+    monkeypatch.setattr(run, "first_process", lambda: first)
+    for text in ("one", "one", "another"):
+        first.write_text(text)
+        timed.measure(["off"], ["gups"])
+    assert len(asked) == 9
+
+
+def test_what_a_kernel_complained_of_is_no_result(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    for component in (components.QEMU, components.LINUX):
+        monkeypatch.setattr(type(component), "key", lambda self: self.name)
+    path = tmp_path / "t.fwt"
+    trace = ProcessTrace(path, 1, ["gups"], timed.WARMUP + timed.MEASURED, 0, "limit")
+    logs = ["fine\nBUG: Bad page map in process gups  pte:8000 pmd:1\n", "fine\n"]
+
+    def recorded(*_: object, **__: object) -> live.Recording:
+        return live.Recording(trace, Checked(1, 1), KernelWork(1, 0), None, log=logs.pop(0))
+
+    answer = {"runs": [boot(100).recorded] * 3}
+    monkeypatch.setattr(live, "record", recorded)
+    monkeypatch.setattr(engine, "simulate", lambda *_: answer)
+    # The guest is stopped at its limit, so that no status says that it failed.
+    with pytest.raises(FlatwalkError, match="Bad page map in process gups"):
+        timed.measure(["off"], ["gups"])
+    (row,) = timed.measure(["off"], ["gups"])
+    assert (logs, row.boots[0].recorded["cycles"]) == ([], 100)
 
 
 def test_a_program_must_be_known() -> None:

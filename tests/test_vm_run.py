@@ -88,6 +88,7 @@ def test_the_archive_is_one_that_other_programs_read(tmp_path: Path) -> None:
         "mm: page allocation failure: order:9, mode:0x400dc0(GFP_KERNEL_ACCOUNT|__GFP_ZERO)",
         "BUG: KCSAN: data-race in flat_note / vma_merge",
         "BUG: KCSAN: data-race in vma_merge / promote.constprop.0",
+        "BUG: KCSAN: data-race in __pte_alloc / vma_merge",
         "BUG: KCSAN: assert: race in __flat_free_table",
     ],
 )
@@ -110,6 +111,9 @@ def test_an_ordinary_boot_is_no_mistake() -> None:
 def test_the_series_functions_are_those_that_it_adds_or_changes() -> None:
     found = races.functions_of_the_series()
     assert {"promote", "demote", "flat_note", "glue_block", "__p4d_alloc"} <= found
+    # Their first lines are within the hunks that change them.
+    within = {"__pte_alloc", "__pmd_alloc", "___pmd_free_tlb", "___p4d_free_tlb"}
+    assert within | {"should_clear_pmd_young"} <= found
     assert not {"handle_mm_fault", "if", "unmap_vmas"} & found
 
 

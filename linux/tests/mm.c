@@ -471,11 +471,13 @@ static void share_tables(void)
 }
 
 /*
- * A large page is requested while its range becomes flat: one of the two happens, and hardware sees the same. Whichever
- * was first is delayed next time, so that they coincide.
+ * A large page is requested while its range becomes flat: hardware sees the same. Where a block has level 1, one of the
+ * two happens, and whichever was first is delayed next time, so that they coincide. Elsewhere both do: the delay grows
+ * to its most, and from nothing again.
  */
 static volatile bool ready, collapsing;
 static volatile size_t delay;
+static const size_t most_delay = 1 << 22;
 
 static void *flatten_later(void *unused)
 {
@@ -511,7 +513,7 @@ static void test_collapse(void)
 		verify(memory, bytes, step, round + 1);
 		CHECK(!munmap(memory, GIB));
 		if (number("/proc/vmstat", "flat_table_alloc ") > before)
-			delay += change;
+			delay = delay < most_delay ? delay + change : 0;
 		else
 			delay -= delay < change ? delay : change;
 	}

@@ -216,6 +216,23 @@ static void pages(void)
     write_again();
     end("!page-cleaned-and-not-flushed-in-time");
 
+    /* The first write sets D again here, and would not on a processor. */
+    begin();
+    write_again();
+    *leaf() &= ~DIRTY;
+    write_again();
+    write_again();
+    end("!page-cleaned-and-written-twice-not-flushed-in-time");
+
+    begin();
+    write_again();
+    *leaf() &= ~DIRTY;
+    write_again();
+    invlpg(page());
+    write_again();
+    write_again();
+    end("page-cleaned-written-and-flushed");
+
     begin();
     *leaf() = 0;
     status = fault_again(0);
@@ -277,6 +294,13 @@ static void for_as_long_as_it_takes(void)
     move_page();
     while (!told())
         (void)*(volatile u64 *)page();
+
+    begin();
+    write_again();
+    until("written-all-the-time");
+    *leaf() &= ~DIRTY;
+    while (!told())
+        *(volatile u64 *)page() = 1;
 
     until("used-once-much-later");
     for (u64 later = 1000; !told(); later *= 2) {
@@ -436,6 +460,10 @@ void run(void)
     touch(0);
     touch(0);
     end("a-right-granted");
+
+    point((FLAT_A | FULL | FLAT) & ~RW);
+    touch(0);
+    end("!a-right-granted-used-and-withdrawn");
 
     begin();
     *at(FLAT_A) = LAST_B | FULL;

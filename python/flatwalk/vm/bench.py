@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import contextlib
-import hashlib
 import io
 import shlex
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from flatwalk import output
+from flatwalk import cache, output
 from flatwalk.errors import FlatwalkError
 from flatwalk.vm import compiled, components, counting
 from flatwalk.vm import run as guest
@@ -122,12 +121,21 @@ class Crowd:
     refused: int
 
 
+def _crowd_program() -> Path:
+    return compiled.SOURCES / "tests" / "crowd.c"
+
+
+def _script() -> Path:
+    """What sets the guest up, and runs it there."""
+    return compiled.SOURCES / "tests" / "run.sh"
+
+
 def crowd_identity() -> list[str]:
     """Everything that decides a crowd's result."""
-    program = (compiled.SOURCES / "tests" / "crowd.c").read_bytes()
     sizes = (_CROWD, _AT_ONCE, _CROWD_MIB, _WANTED_PERCENT)
     built = (components.QEMU.key(), components.LINUX.key())
-    return [*built, hashlib.sha256(program).hexdigest(), *map(str, sizes)]
+    programs = map(compiled.program_identity, (_crowd_program(), guest.first_process()))
+    return [*built, *programs, cache.digest(_script()), *map(str, sizes)]
 
 
 def oversubscribe(
@@ -143,8 +151,7 @@ def oversubscribe(
     Raises:
         FlatwalkError: If QEMU or Linux is not built, or a guest fails.
     """
-    program = compiled.guest_program(compiled.SOURCES / "tests" / "crowd.c")
-    script = compiled.SOURCES / "tests" / "run.sh"
+    program = compiled.guest_program(_crowd_program())
     found = []
     for mode in modes:
         for swap_percent in swaps_percent:
@@ -157,7 +164,7 @@ def oversubscribe(
                 options = guest.drive(stack.enter_context(guest.disk(swap_mib << 20))) if swap_mib else []
                 outcome = guest.run(
                     machine,
-                    [str(script), "1", "0", "0", "-", "-", f"run={call}"],
+                    [str(_script()), "1", "0", "0", "-", "-", f"run={call}"],
                     stdout=said,
                     source=source,
                     options=options,

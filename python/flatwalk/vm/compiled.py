@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 
 #: The sources of the guest's first process, of plugins, and of the tests' programs.
 SOURCES = Path(__file__).resolve().parents[3] / "linux"
+_PROGRAM_FLAGS = ("-Wall", "-D_GNU_SOURCE", "-static", "-pthread")
 
 
 def guest_program(source: Path) -> Path:
@@ -24,10 +25,17 @@ def guest_program(source: Path) -> Path:
     Raises:
         FlatwalkError: If it cannot be compiled.
     """
-    flags = ["-Wall", "-D_GNU_SOURCE", "-static", "-pthread"]
+    return _compiled(source, source.stem, _PROGRAM_FLAGS, *_program_headers(source))
+
+
+def program_identity(source: Path) -> str:
+    """The key of all that decides such a program, for which it need not be compiled."""
+    return _key(source, _PROGRAM_FLAGS, *_program_headers(source))
+
+
+def _program_headers(source: Path) -> list[Path]:
     # With the last, programs of all folders mark their phases.
-    headers = (*sorted(source.parent.glob("*.h")), SOURCES.parent / "recorder" / "flatwalk.h")
-    return _compiled(source, source.stem, flags, *headers)
+    return [*sorted(source.parent.glob("*.h")), SOURCES.parent / "recorder" / "flatwalk.h"]
 
 
 def plugin(name: str, source: Path | None) -> Path:
@@ -48,9 +56,7 @@ def plugin(name: str, source: Path | None) -> Path:
 
 def _compiled(source: Path, name: str, flags: Sequence[str], *headers: Path) -> Path:
     """What a C compiler makes of a source, kept under a key of all that decides it."""
-    texts = [hashlib.sha256(path.read_bytes()).hexdigest() for path in (source, *headers)]
-    key = cache.key([*flags, *texts])[:16]
-    made = cache.directory("vm") / "guest" / f"{key}-{name}"
+    made = cache.directory("vm") / "guest" / f"{_key(source, flags, *headers)}-{name}"
     if made.is_file():
         return made
     try:
@@ -66,3 +72,8 @@ def _compiled(source: Path, name: str, flags: Sequence[str], *headers: Path) -> 
         compiler.build(source, part, flags)
         part.replace(made)
     return made
+
+
+def _key(source: Path, flags: Sequence[str], *headers: Path) -> str:
+    texts = [hashlib.sha256(path.read_bytes()).hexdigest() for path in (source, *headers)]
+    return cache.key([*flags, *texts])[:16]

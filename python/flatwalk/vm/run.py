@@ -49,6 +49,11 @@ def is_splat(line: str) -> bool:
     return SPLAT.search(line) is not None and not races.is_of_others(line)
 
 
+def first_process() -> Path:
+    """The source of each guest's first process."""
+    return compiled.SOURCES / "guest" / "init.c"
+
+
 class GuestLostError(FlatwalkError):
     """A guest that ended, or was stopped, before its command did.
 
@@ -155,7 +160,7 @@ def run(
     """
     qemu = build.find(components.QEMU, source) / "bin" / "qemu-system-x86_64"
     kernel = build.find(components.KERNELS[machine.kernel], source) / "bzImage"
-    init = compiled.guest_program(compiled.SOURCES / "guest" / "init.c").read_bytes()
+    init = compiled.guest_program(first_process()).read_bytes()
     given = os.environ if environment is None else environment
     with temporary.directory() as work:
         job = _job(command, str(Path.cwd()), given, fed=stdin is not None)

@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING, Any
 from flatwalk import cache, engine, output, settings, temporary
 from flatwalk.errors import FlatwalkError
 from flatwalk.recorder import KernelWork, Part, find_recorder
-from flatwalk.vm import components, live, workloads
+from flatwalk.vm import compiled, components, counting, live, workloads
+from flatwalk.vm import run as guest
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -144,13 +145,11 @@ def measure(
 
 def table(rows: Sequence[Row]) -> str:
     """Each program's walks and time, against `off`."""
-    off: dict[tuple[str, int], Row] = {}
+    off = {(row.program, row.levels): row for row in rows if row.mode == "off"}
     # One boot alone is its own mean.
     last = "in each boot" if any(len(row.boots) > 1 for row in rows) else None
 
     def line(row: Row) -> list[str]:
-        if row.mode == "off":
-            off[row.program, row.levels] = row
         cells = [
             *(row.program, row.mode, str(row.levels)),
             f"{row.walks_per_1000:.2f}",
@@ -194,6 +193,7 @@ def _key(program: str, machine: Machine, seed: int) -> str:
         "engine": cache.digest(engine.path()),
         "recorder": [*map(cache.digest, find_recorder())],
         "guest": [components.QEMU.key(), components.LINUX.key(), dataclasses.asdict(machine), seed],
+        "init": compiled.program_identity(guest.first_process()),
         "program": workloads.identity(program),
         "request": _request(Path(), machine),
     }
@@ -222,6 +222,8 @@ def _measure(program: str, command: list[str], machine: Machine, seed: int, sour
                 where=" ".join(command),
                 remedy="run it with `flatwalk vm run` and look at --log",
             )
+        # It was stopped at its limit; what the kernel had said by then counts all the same.
+        counting.check(guest.Outcome(0, made.log, ""), " ".join(command))
         with output.Progress("Simulating") as progress:
             recorded, ideal, control = engine.simulate(_request(trace, machine), progress)["runs"]
     return Boot(recorded, ideal, control, made.kernel, made.trace.instructions)
