@@ -97,7 +97,7 @@ def row(kernel: str, program: Path, directory: Path, options: argparse.Namespace
     edge = instructions / int(re.search(r"followed=(\d+)", told)[1])  # type: ignore[index]
     recorded = walked(["--trace", str(trace)], options.instructions, directory)
     size = f"graphbig-{kernel}:{size_bytes(kernel, options.vertices)}"
-    built_in = walked(["--workload", size], options.instructions, directory)
+    built_in = walked(["--workload", size, "--seed", options.seed], options.instructions, directory)
     walks = [f"{per_1000(run):.1f}" for run in (recorded, built_in)]
     accesses = [f"{run['accesses_per_walk']:.2f}" for run in (recorded, built_in)]
     return f"| {kernel} | {edge:.1f} | {walks[0]} | {walks[1]} | {accesses[0]} | {accesses[1]} |"

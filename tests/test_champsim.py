@@ -96,6 +96,17 @@ def test_a_configuration_becomes_a_machine(tmp_path: Path, call: Call) -> None:
     assert tomllib.loads(shown.out) == machine
 
 
+def test_the_energy_of_other_caches_is_left_out(tmp_path: Path, call: Call) -> None:
+    """ChampSim has none, and what skylake-server has is of its own sizes."""
+    assert "energy" in settings.machine(champsim.BASE)
+    (tmp_path / "champsim_config.json").write_text(json.dumps(config()))
+    assert call("machine", "import", "champsim_config.json", "mine.toml").code == 0
+    assert "energy" not in settings.machine(str(tmp_path / "mine.toml"))
+    refused = call("compare", "--energy", "--machine", "mine.toml")
+    assert refused.code == 2
+    assert "the machine champsim_config has no [energy] section" in refused.err
+
+
 @pytest.mark.parametrize(
     ("changes", "words"),
     [

@@ -1,9 +1,10 @@
 """ChampSim's JSON configuration as a machine.
 
-What both simulators have is taken over. What only flatwalk has is as in the shipped `skylake-server`; what
-only ChampSim has is named. Keys and units are those of ChampSim's `config/parse.py` and
-`config/instantiation_file.py`: latencies of caches are each level's own, in cycles of the cache's clock, and
-DRAM's are in cycles of its bus, whose clock is half of `data_rate`.
+What both simulators have is taken over. What only flatwalk has is as in the shipped `skylake-server`, but
+for the energy of accesses, which is of caches of other sizes and left out. What only ChampSim has is named.
+Keys and units are those of ChampSim's `config/parse.py` and `config/instantiation_file.py`: latencies of
+caches are each level's own, in cycles of the cache's clock, and DRAM's are in cycles of its bus, whose clock
+is half of `data_rate`.
 """
 
 from __future__ import annotations
@@ -190,7 +191,8 @@ def machine(config: dict[str, Any], name: str, where: str) -> Imported:
         UsageError: If a figure is missing that a machine must have.
     """
     reader = _Reader(config, where)
-    found = Imported(settings.machine(BASE))
+    # The energy is of caches of other sizes.
+    found = Imported({key: value for key, value in settings.machine(BASE).items() if key != "energy"})
     mhz = reader.number("ooo_cpu", "frequency", 4000)
     found.machine |= {
         "name": name,

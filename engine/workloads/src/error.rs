@@ -12,7 +12,7 @@ pub enum WorkloadError {
         known: String,
     },
     /// The workload cannot have that size.
-    #[error("{name} cannot have a size of {size_bytes} bytes: {requirement}")]
+    #[error("{name} cannot have a size of {}: {requirement}", crate::program::size(*size_bytes))]
     Size {
         /// The workload.
         name: &'static str,

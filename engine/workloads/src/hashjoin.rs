@@ -32,8 +32,8 @@ pub(crate) const DESCRIPTION: Description = crate::describe(
     &[
         Parameter {
             name: "size_bytes",
-            description: "relations and table, in bytes: 64 KiB to 64 GiB (takes an eighth as much \
-                          memory)",
+            description: "relations and table, in bytes: 64 KiB to 64 GiB (takes up to a sixth as \
+                          much memory)",
         },
         SEED,
         ARRAY_ORDER,
@@ -286,6 +286,34 @@ mod tests {
             assert!(shape.build_tuples <= BUCKET as u64 * shape.buckets);
             assert!(shape.build_tuples > shape.buckets, "the next smaller table would do");
             assert!((1..=3).contains(&(shape.probe_tuples / shape.build_tuples)));
+        }
+    }
+
+    /// As docs/workloads.md says.
+    #[test]
+    fn relations_are_equal_at_a_power_of_two_and_above_one_and_a_half_times_one() {
+        let tuples = |size_bytes| {
+            let shape = Shape::of(&Arguments::new(size_bytes, 1));
+            (shape.build_tuples, shape.probe_tuples)
+        };
+        for power in [64 << 10, 1 << 20, 1 << 30, 32 << 30] {
+            let quarter = power / 4;
+            let most = power / 32;
+            assert_eq!(tuples(power), (most, most));
+            assert_eq!(tuples(power + quarter), (most, 2 * most));
+            assert_eq!(tuples(power + 2 * quarter), (most, 3 * most));
+            for above in [power + 2 * quarter + 64, power + 3 * quarter, 2 * power - 64] {
+                let (build, probe) = tuples(above);
+                assert!(probe.abs_diff(build) <= 1, "{build} {probe}");
+            }
+        }
+    }
+
+    #[test]
+    fn its_own_memory_is_at_most_a_sixth() {
+        for size_bytes in (64 << 10..512 << 10).step_by(64) {
+            let own = 4 * BUCKET as u64 * Shape::of(&Arguments::new(size_bytes, 1)).buckets;
+            assert!(own <= size_bytes / 6, "{own} of {size_bytes}");
         }
     }
 }

@@ -91,7 +91,7 @@ const fn describe(name: &'static str, description: &'static str, make: Make) -> 
         Parameter {
             name: "size_bytes",
             description: "table and records, in bytes: 64 KiB to 1 TiB (takes a sixtieth as much \
-                              memory, kv-redis a twentieth)",
+                              memory, kv-redis a 17th)",
         },
         SEED,
         KEYS,

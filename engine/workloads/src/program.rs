@@ -260,7 +260,7 @@ pub(crate) mod tests {
     use super::*;
     use crate::rng::mix;
     use crate::spread;
-    use crate::{ArrayOrder, Description, Keys, REGISTRY, Traced, open};
+    use crate::{ArrayOrder, Description, Keys, Parameter, REGISTRY, Traced, open};
 
     /// A block and the addresses of its accesses.
     type Played = (Arc<Block>, Vec<u64>);
@@ -302,6 +302,22 @@ pub(crate) mod tests {
 
     fn has(workload: &Description, parameter: &str) -> bool {
         workload.parameters.iter().any(|known| known.name == parameter)
+    }
+
+    #[test]
+    fn every_size_is_described_with_its_limits() {
+        // As in prose, with a space.
+        let spaced = |bytes| {
+            let text = size(bytes);
+            let (number, unit) = text.split_at(text.find(char::is_alphabetic).unwrap());
+            format!("{number} {unit}")
+        };
+        for workload in REGISTRY {
+            let is_size = |known: &&Parameter| known.name == "size_bytes";
+            let said = workload.parameters.iter().find(is_size).unwrap().description;
+            let [least, most] = [workload.least_bytes, workload.greatest_bytes].map(spaced);
+            assert!(said.contains(&format!(" {least} to {most}")), "{}: {said}", workload.name);
+        }
     }
 
     #[test]

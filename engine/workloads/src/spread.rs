@@ -12,7 +12,7 @@ use flatwalk_trace::{BlockId, Slice, Source};
 use crate::program::{
     Assembler, FLAGS, Kernel, LARGE_DATA, Plan, Program, SLICE_BLOCKS, SMALL_DATA,
 };
-use crate::{Arguments, Description, LEAST, SIZE};
+use crate::{Arguments, Description, LEAST, Parameter};
 
 pub(crate) const DESCRIPTION: Description = Description {
     name: "spread",
@@ -22,7 +22,10 @@ pub(crate) const DESCRIPTION: Description = Description {
     least_bytes: LEAST,
     greatest_bytes: 32 << 30,
     power_of_two: false,
-    parameters: &[SIZE],
+    parameters: &[Parameter {
+        name: "size_bytes",
+        description: "what the sweep covers, in bytes: 4 KiB to 32 GiB; twice the last-level cache empties it",
+    }],
     make,
 };
 

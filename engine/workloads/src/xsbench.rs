@@ -40,7 +40,7 @@ pub(crate) const DESCRIPTION: Description = crate::describe(
         Parameter {
             name: "size_bytes",
             description: "grids and index, in bytes: 64 KiB to 512 GiB; 5648 MiB is the large reactor \
-                          (takes a fiftieth as much memory)",
+                          (takes a fiftieth as much memory, below 256 MiB an 18th)",
         },
         SEED,
         ARRAY_ORDER,

@@ -39,11 +39,13 @@ pub(crate) const DESCRIPTION: Description = crate::describe(
     "mummer",
     "maximal matches of a query genome, as MUMmer's: follows suffix links and lists of children in a \
      suffix tree",
-    8 << 30,
+    // References to nodes are numbers of words, of 30 bits: from 5.9 GiB on there may be more words.
+    5 << 30,
     &[
         Parameter {
             name: "size_bytes",
-            description: "text, tree and query, in bytes: 64 KiB to 8 GiB (takes as much memory)",
+            description: "text, tree and query, in bytes: 64 KiB to 5 GiB, as references to nodes have 30 \
+                          bits (takes as much memory)",
         },
         SEED,
         ARRAY_ORDER,

@@ -30,6 +30,14 @@ fn matches_are_those_of_a_comparison_of_all_places() {
 }
 
 #[test]
+fn references_to_nodes_have_bits_for_the_greatest_size() {
+    let shape = Shape::of(&Arguments::new(DESCRIPTION.greatest_bytes, 1));
+    let words = shape.letters as f64 * WORDS_A_LETTER;
+    assert!(words < f64::from(LEAF), "{words} words");
+    assert!(shape.letters < LEAF as usize, "references to leaves have as many");
+}
+
+#[test]
 fn the_tree_takes_the_room_that_it_is_given() {
     for size_bytes in [64 << 10, 1 << 20, 32 << 20] {
         let shape = Shape::of(&Arguments::new(size_bytes, 1));
