@@ -133,7 +133,8 @@ def test_compare_writes_all_it_promises(call: Call, fake_engine: fake.Engine, tm
     (asked,) = fake_engine.requests
     assert asked["source"] == {"workload": {"name": "gups", "size_bytes": 1 << 30}}
     assert (asked["instructions"], asked["warmup"], asked["skip"]) == (1_000_000_000, 0, 2_000_000)
-    assert asked["sampling"] == {"windows": 40, "window": 400_000, "warmup": 2_000_000}
+    lengths = {"windows": 40, "window": 400_000, "warmup": 2_000_000, "filling": 16_000_000}
+    assert asked["sampling"] == lengths
     assert (asked["seed"], asked["threads"]) == (1, 0)
 
 
@@ -148,7 +149,8 @@ def test_compare_asks_what_was_asked(call: Call, fake_engine: fake.Engine) -> No
     (asked,) = fake_engine.requests
     assert asked["source"]["workload"]["size_bytes"] == 8 << 30
     assert (asked["instructions"], asked["warmup"], asked["skip"]) == (1_000_000, 0, 200_000)
-    assert asked["sampling"] == {"windows": 40, "window": 400_000, "warmup": 200_000}
+    lengths = {"windows": 40, "window": 400_000, "warmup": 200_000, "filling": 1_600_000}
+    assert asked["sampling"] == lengths
     assert (asked["seed"], asked["threads"]) == (7, 1)
     shape = [(run["scheme"]["name"], run["large_pages"], run["thp"]) for run in asked["runs"]]
     assert shape == [("fpt", 50, None), ("radix4", 50, None), ("fpt", 0, None), ("radix4", 0, None)]
@@ -246,7 +248,7 @@ def test_a_recorded_sample_has_the_windows_that_it_has(
         (["compare", "--mix", "2*gups", "--window", "1"], ["windows of 1 instructions", "--window"]),
         (["compare", "--instructions", "999"], ["999 instructions are too few", "--mode functional"]),
         (["compare", "--seed", "9" * 26], ["--seed", "18446744073709551615"]),
-        (["compare", "--workload", f"gups:{'9' * 26}"], ["is too large"]),
+        (["compare", "--workload", f"gups:{'9' * 26}"], ["is too large", "less than 16777216 TiB"]),
         (
             ["compare", "--workload", "redis:64MiB"],
             ["record --workload redis:64MiB", "compare --trace redis.fwt"],
@@ -265,6 +267,16 @@ def test_a_recorded_sample_has_the_windows_that_it_has(
         (["trace", "info", "none"], ["no file none"]),
         (["trace", "import", "none", "x"], ["no file none"]),
         (["trace", "export", "none", "x"], ["no file none"]),
+        (
+            ["trace", "export", "none", "x", "--format", "foo"],
+            ["'foo'", "remedy: give champsim\n", "--format"],
+        ),
+        (["trace", "export", "none", "x", "--format", "lackey"], ["'lackey'", "remedy: give champsim\n"]),
+        (
+            ["compare", "--set"],
+            ["'--set' requires an argument", "where:  flatwalk compare\n", "compare --help"],
+        ),
+        (["host", "diff", "--plot"], ["where:  flatwalk host diff\n", "see flatwalk host diff --help"]),
         (["comapre"], ["comapre"]),
     ],
     ids=" ".join,

@@ -248,7 +248,8 @@ def test_what_was_interrupted_goes_on_where_it_was(
         runs.simulate(jobs, store, 1, lambda *at: seen.append(at))
     kept = sorted((tmp_path / "store").iterdir())
     assert len(kept) == 3, "the first batch, and nothing half-written"
-    assert (3 * 4 * 150_000, 6 * 4 * 150_000) in seen, "four windows of 150 k, warm-up included"
+    each = 4 * 150_000 + 7 * 50_000
+    assert (3 * each, 6 * each) in seen, "four windows of 150 k, and seven warm-ups more before the first"
     interrupted = False
     kept[0].write_text("{")  # what cannot be read is made anew
     assert len(runs.simulate(jobs, store, 1, lambda *_: None)) == 6
@@ -1197,11 +1198,11 @@ def test_a_plan_says_what_is_missing_and_for_how_long(experiment: Experiment, tm
     store = cache.Store(tmp_path / "store")
     jobs = list(planning.needs_of(experiment, "small", experiment.claims[0]).jobs.values())
     plan = runs.plan(jobs, store)
-    assert (plan.wanted, plan.kept, plan.simulated) == (6, 0, 6 * 4 * 150_000)
-    assert plan.passed == (1_000_000 - 600_000) + (2_000_000 - 600_000)
+    assert (plan.wanted, plan.kept, plan.simulated) == (6, 0, 6 * 950_000)
+    assert plan.passed == (1_000_000 - 950_000) + (2_000_000 - 950_000)
     store.put(jobs[0].key, {"walks": 0})
     less = runs.plan(jobs, store)
-    assert (less.kept, less.simulated) == (1, 5 * 4 * 150_000)
+    assert (less.kept, less.simulated) == (1, 5 * 950_000)
     assert less.seconds < plan.seconds
 
 

@@ -58,13 +58,22 @@ def _windows_words(response: Response) -> str:
         return _part_words(response, sampling["instructions_measured"], total)
     words = f"Judged: {_number(sampling['windows'], 'window')} of {_window_words(sampling)}"
     words += f" instructions, spread over {_spread_words(sampling)}"
-    if sampling["warmup_instructions"]:
-        words += f", after {units.count(sampling['warmup_instructions'])} of warm-up each"
+    words += _warmup_words(sampling)
     if sampling.get("kernels_followed"):
         words += "; all page faults and system calls count"
     if sampling["windows"] < intervals.LEAST:
         words += ". So few windows do not tell how sure the figures are"
     return words + "."
+
+
+def _warmup_words(sampling: Sampling) -> str:
+    """What was warmed before windows, as `, after 2 M of warm-up each, up to 16 M before the first`."""
+    if not sampling["warmup_instructions"]:
+        return ""
+    words = f", after {units.count(sampling['warmup_instructions'])} of warm-up each"
+    if filling := sampling.get("filling_instructions"):
+        words += f", up to {units.count(filling)} before the first"
+    return words
 
 
 def _window_words(sampling: Sampling) -> str:
@@ -80,8 +89,7 @@ def _simpoint_words(sampling: Sampling, weights: list[float]) -> str:
     words += " instructions that SimPoint chose, each by its weight"
     if total < 1 - TOLERANCE:
         words += f"; the weights sum to {total:.3g}, so the rest of the program is taken to be like these"
-    if sampling["warmup_instructions"]:
-        words += f", after {units.count(sampling['warmup_instructions'])} of warm-up each"
+    words += _warmup_words(sampling)
     words += (
         ". They were chosen, not drawn at random: how far off the figures are cannot be known from them. "
     )

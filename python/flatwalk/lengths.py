@@ -18,6 +18,9 @@ if TYPE_CHECKING:
 
 #: Windows that are spread over a source, instructions of each, and instructions warmed before each.
 WINDOWS, WINDOW, WARMUP = 40, 400_000, 2_000_000
+#: As many times the warm-up are warmed or measured before windows have no more of it than that. Caches hold
+#: nothing at first, and what they keep from window to window takes longer to come than a warm-up.
+FILLINGS = 8
 #: Shorter windows may lie within one block of a program, where none begins or ends.
 LEAST_WINDOW = 1000
 #: Instructions that a segment of a recording has in addition.
@@ -162,7 +165,7 @@ class Lengths:
             "instructions": instructions,
             "warmup": 0,
             "skip": skip,
-            "sampling": {"windows": count, "window": window, "warmup": warmup // (1 + self.halved)} | places,
+            "sampling": spread(count, window, warmup // (1 + self.halved)) | places,
         }
 
     def _check(self, info: dict[str, Any], lead: int) -> None:
@@ -206,6 +209,17 @@ class Lengths:
                 where=" and ".join(left_out),
                 remedy=f"{'together they' if len(left_out) > 1 else 'it'} must stay below {recorded + gaps}",
             )
+
+
+def spread(windows: int, window: int, warmup: int) -> dict[str, Any]:
+    """`sampling` of a request: so many windows of `window` instructions, each after a warm-up."""
+    return {"windows": windows, "window": window, "warmup": warmup, "filling": FILLINGS * warmup}
+
+
+def simulated(sampling: Mapping[str, int]) -> int:
+    """Instructions of one configuration that are warmed or measured, about."""
+    more = max(sampling["filling"] - sampling["warmup"], 0)
+    return int(sampling["windows"] * (sampling["window"] + sampling["warmup"]) + more)
 
 
 def recorded_sample(source: dict[str, Any]) -> dict[str, Any] | None:

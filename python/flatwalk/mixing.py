@@ -81,7 +81,11 @@ class Mix:
             UsageError: If a program has nothing to measure.
             FlatwalkError: If a source cannot be read, or a configuration is not possible.
         """
-        requests = dict(zip(self.programs, self.requests, strict=True))
+        # Rounds have as much of all programs, and what runs alone is warmed longer each time.
+        unfilled = [
+            _changed(request, filling=0) if request["sampling"] else request for request in self.requests
+        ]
+        requests = dict(zip(self.programs, unfilled, strict=True))
         found = {name: self._alone(name, request, baseline) for name, request in requests.items()}
         for name, (run, _, request) in found.items():
             if not run["instructions"]:

@@ -522,6 +522,7 @@ class Sampled(TypedDict):
     windows: int
     window_instructions: int
     warmup_instructions: int
+    filling_instructions: NotRequired[int | None]
     first_instruction: int
     instructions_total: int | None
     instructions_measured: int

@@ -102,6 +102,7 @@ fn run(
             windows: 1,
             window,
             warmup,
+            filling: 0,
             after: 0,
             places: Places::Spread,
         }),

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from flatwalk import cache, engine
 from flatwalk.errors import FlatwalkError
 from flatwalk.lab import engines, plan, store
+from flatwalk.lengths import simulated
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -176,5 +177,5 @@ def _instructions(unit: Unit) -> int:
         length = unit.source.instructions
     if sampling is None:
         return int((length or 0) + request["warmup"])
-    sampled = sampling["windows"] * (sampling["window"] + sampling["warmup"])
-    return int(sampled if length is None else min(length, sampled))
+    sampled = simulated(sampling)
+    return sampled if length is None else min(length, sampled)

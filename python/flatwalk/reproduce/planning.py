@@ -232,7 +232,8 @@ def job_of(experiment: Experiment, scale: str, selection: Selection) -> Job:
     }
     if size.windows is not None:
         windows, window = size.windows
-        request["sampling"] = {"windows": windows, "window": window, "warmup": size.warmup}
+        spread = lengths.spread(windows, window, size.warmup)
+        request["sampling"] = spread | ({"filling": 0} if "mix" in source else {})
     configuration: dict[str, Any]
     if series.mode == "guest":
         configuration = {"mode": printed.mode_of(selection.scheme)}

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, cast
 
 from flatwalk import mixing, settings, weighing
-from flatwalk.lengths import simulate_all
+from flatwalk.lengths import simulate_all, simulated
 from flatwalk.reproduce import printed, spread
 from flatwalk.reproduce.planning import CROWD, PRINTED, TODAY
 from flatwalk.vm import bench
@@ -220,7 +220,7 @@ def _lengths(request: Mapping[str, Any]) -> tuple[int, int]:
     whole, sampling = int(request.get("instructions", 0)), request.get("sampling")
     if sampling is None:
         return len(programs) * (whole + int(request.get("warmup", 0))), 0
-    measured = int(sampling["windows"] * (sampling["window"] + sampling["warmup"]))
+    measured = simulated(sampling)
     # Each program of a mix is also read alone.
     read = len(programs) + (len(set(programs)) if "mix" in request["source"] else 0)
     return len(programs) * measured, read * max(whole - measured, 0)

@@ -114,6 +114,10 @@ impl Scheme {
         if let Some(host) = &self.host {
             host.layout()?;
         }
+        // Levels of both tables are compared with each other, so each has to stand for the same size in both.
+        require(self.host.is_none() || self.table.geometry.is_none(), "table.geometry", || {
+            "is x86-64's in a guest: leave it out".to_owned()
+        })?;
         require(!self.shadow || self.host.is_none(), "shadow", || {
             "stands in the place of a `host`: its table is no second one to walk".to_owned()
         })?;

@@ -12,15 +12,23 @@ pub struct KernelTime {
     pub stack: CycleStack,
     /// All of faults.
     pub faults: u64,
+    /// Of these, those of accesses; the others are in system calls.
+    pub access_faults: u64,
     /// All of system calls.
     pub calls: u64,
 }
 
-add!(KernelTime { stack, faults, calls });
+add!(KernelTime { stack, faults, access_faults, calls });
 
 impl KernelTime {
-    /// A fault, handled by the host or not.
+    /// An access's fault, handled by the host or not.
     pub(crate) fn fault(&mut self, cost: Cost, by_host: bool) {
+        self.access_faults += cost.cycles();
+        self.fault_in_call(cost, by_host);
+    }
+
+    /// The same of a fault that a system call's work raises.
+    pub(crate) fn fault_in_call(&mut self, cost: Cost, by_host: bool) {
         self.faults += cost.cycles();
         self.count(Part::of_fault(by_host), cost);
     }
@@ -47,6 +55,7 @@ impl KernelTime {
         Self {
             stack: self.stack.since(start.stack),
             faults: self.faults - start.faults,
+            access_faults: self.access_faults - start.access_faults,
             calls: self.calls - start.calls,
         }
     }

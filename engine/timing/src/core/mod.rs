@@ -128,6 +128,8 @@ pub struct CoreStatistics {
     pub stores: u64,
     /// Cycles in which retirement waited for an instruction whose translation was outstanding.
     pub translation_cycles: u64,
+    /// Of these, those of page-fault handlers.
+    pub translation_fault_cycles: u64,
     /// Cycles spent in page-fault handlers.
     pub fault_cycles: u64,
     /// Cycles spent in system calls that change the address space.
@@ -145,6 +147,7 @@ add!(CoreStatistics {
     loads,
     stores,
     translation_cycles,
+    translation_fault_cycles,
     fault_cycles,
     call_cycles,
     merge_cycles,
@@ -303,7 +306,7 @@ impl Core {
     /// A fault that a system call's work raises, as the host has not backed what the guest's kernel writes.
     pub fn fault_in_call(&mut self, cost: Cost, by_host: bool) {
         self.statistics.fault_cycles += cost.cycles();
-        self.kernel.fault(cost, by_host);
+        self.kernel.fault_in_call(cost, by_host);
         self.stop_for(Part::of_fault(by_host), cost);
     }
 
@@ -863,7 +866,10 @@ impl Core {
             let part = Part::of_fault(handled.by_host);
             self.statistics.fault_cycles += cost.cycles();
             self.kernel.fault(cost, handled.by_host);
-            let resume = self.account_work(part, cost, at.max(self.retire.cycle));
+            let start = at.max(self.retire.cycle);
+            let from = start.max(self.accounted);
+            let resume = self.account_work(part, cost, start);
+            self.statistics.translation_fault_cycles += resume.saturating_sub(from);
             (self.refill, self.refilled) = (part, resume + self.frontend);
             self.fetched = self.fetched.max(self.refilled);
             asked = resume;

@@ -34,6 +34,15 @@ pub enum SimulateError {
         /// Why.
         error: OsError,
     },
+    /// The last address used was asked for, and none had been.
+    #[error(
+        "no data was accessed in the first {instructions} instructions, so that there is no last address; give an \
+         ADDRESS"
+    )]
+    NoAddress {
+        /// Instructions that were run.
+        instructions: u64,
+    },
     /// The caller asked to stop.
     #[error("stopped")]
     Stopped,

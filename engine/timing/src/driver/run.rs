@@ -137,7 +137,7 @@ pub struct Run {
     merge_cycles: [u64; 2],
     /// Scratch for relocated addresses.
     relocated: Vec<u64>,
-    last_address: u64,
+    last_address: Option<u64>,
     look_ahead: LookAhead,
     /// Number of the predictor that predicts for this run, if it does not itself …
     predictor: Option<usize>,
@@ -164,6 +164,8 @@ pub(crate) struct CoreFigures {
     pub walks: WalkCount,
     /// Cycles in which retirement waited for a translation.
     pub translation_cycles: u64,
+    /// Of these, those of page-fault handlers.
+    pub translation_fault_cycles: u64,
 }
 
 impl Run {
@@ -258,7 +260,7 @@ impl Run {
             by_core: Vec::new(),
             merge_cycles,
             relocated: Vec::new(),
-            last_address: 0,
+            last_address: None,
             look_ahead: LookAhead::default(),
             predictor: None,
             mispredicted: None,
@@ -455,8 +457,8 @@ impl Run {
         self.mmu.mechanisms().any(Mechanism::protects_page_tables)
     }
 
-    /// The last data address used.
-    pub fn last_address(&self) -> u64 {
+    /// The last data address used, if any was.
+    pub fn last_address(&self) -> Option<u64> {
         self.last_address
     }
 
@@ -604,7 +606,7 @@ impl Run {
                 if has_clock {
                     core.fault_in_call(cost, handled.by_host);
                 } else {
-                    core.kernel.fault(cost, handled.by_host);
+                    core.kernel.fault_in_call(cost, handled.by_host);
                 }
             }
         })?;
@@ -694,7 +696,7 @@ impl Run {
         }
         // What is behind that is only in sight.
         if let Some(made) = (addresses.len() - rest.len()).checked_sub(1) {
-            self.last_address = addresses[made];
+            self.last_address = Some(addresses[made]);
         }
         Ok(())
     }
@@ -892,6 +894,7 @@ impl Run {
             kernel: core.kernel,
             walks: self.mmu.statistics.total(),
             translation_cycles: core.translation_cycles,
+            translation_fault_cycles: core.translation_fault_cycles,
         }
     }
 

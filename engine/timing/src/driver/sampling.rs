@@ -25,6 +25,11 @@ pub struct Sampling {
     /// Instructions that are warmed before each, the last [`DETAILED`] of them, or more where there are several
     /// threads, with the clock running.
     pub warmup: u64,
+    /// So many instructions are warmed or measured before windows have no more warm-up than that: those before the
+    /// first ones reach back further, as far as the window before. Caches hold nothing at first, and what they keep
+    /// over gaps takes longer to come than [`Sampling::warmup`]. A sampled recording has no more than its segments.
+    #[serde(default)]
+    pub filling: u64,
     /// Instructions behind each that run on with the clock, uncounted, so that other programs of a mix have
     /// company; a recording has none.
     #[serde(default)]
@@ -102,6 +107,10 @@ pub struct Sampled {
     pub window_instructions: u64,
     /// Instructions that were warmed before each, or before the one part.
     pub warmup_instructions: u64,
+    /// Instructions that were warmed or measured until windows had no more warm-up than that; absent where
+    /// none had more.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub filling_instructions: Option<u64>,
     /// Instructions before the part that was sampled or measured.
     pub first_instruction: u64,
     /// Instructions of the whole source, from first to last; absent where they are not known.
@@ -120,11 +129,35 @@ pub struct Sampled {
 enum Windows {
     /// One after the other from `first` on, until `end`; the warm-up is before the first.
     Adjacent { first: u64, end: u64 },
-    /// From each of `starts` on, which rise, until `end`.
-    Listed { starts: Vec<u64>, end: u64 },
+    /// Each of these, of which the starts rise, until `end`.
+    Listed { listed: Vec<Listed>, end: u64 },
     /// At the end of each segment of a recording, of which `segment` instructions are recorded, from
     /// `first` on.
     Segments { segment: u64, first: u64, end: u64 },
+}
+
+/// A window at a place that is known.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Listed {
+    /// The first instruction that is warmed.
+    warm: u64,
+    start: u64,
+}
+
+impl Listed {
+    /// Windows that begin at `starts`, which rise, each with the warm-up that `sampling` says.
+    fn all(starts: impl IntoIterator<Item = u64>, sampling: &Sampling) -> Vec<Self> {
+        // Where the window before ends, and what is to be warmed or measured still until caches are full.
+        let (mut ended, mut left) = (0_u64, sampling.filling);
+        let listed = |start: u64| {
+            let between = start.saturating_sub(ended);
+            let warmed = sampling.warmup.max(left).min(between);
+            ended = start.saturating_add(sampling.window);
+            left = left.saturating_sub(warmed.saturating_add(sampling.window));
+            Self { warm: start - warmed, start }
+        };
+        starts.into_iter().map(listed).collect()
+    }
 }
 
 /// What to do at each instruction.
@@ -158,7 +191,7 @@ impl Schedule {
                 let window =
                     if known == u64::MAX { DIVISION } else { known.div_ceil(DIVISIONS).max(1) };
                 let (windows, places) = (DIVISIONS, Places::Spread);
-                let sampling = Sampling { windows, window, warmup, after: 0, places };
+                let sampling = Sampling { windows, window, warmup, filling: 0, after: 0, places };
                 (Windows::Adjacent { first, end: after(first) }, sampling)
             }
             Some(sampling) => {
@@ -201,7 +234,7 @@ impl Schedule {
             let mut starts = starts.clone();
             starts.sort_unstable();
             starts.dedup();
-            return (Windows::Listed { starts, end }, sampling);
+            return (Windows::Listed { listed: Listed::all(starts, &sampling), end }, sampling);
         }
         if info.gap_instructions > 0
             && let Some(segment) = info.segment_instructions
@@ -222,10 +255,9 @@ impl Schedule {
         }
         let places = (spacing - window) / grain + 1;
         let mut random = Random::new(seed ^ 0x7361_6d70_6c65);
-        let starts = (0..windows)
-            .map(|number| begin + number * spacing + random.below(places) * grain)
-            .collect();
-        (Windows::Listed { starts, end }, sampling)
+        let starts =
+            (0..windows).map(|number| begin + number * spacing + random.below(places) * grain);
+        (Windows::Listed { listed: Listed::all(starts, &sampling), end }, sampling)
     }
 
     /// What was passed over ended at `position`, up to a block behind where it should: one part moves by
@@ -255,11 +287,10 @@ impl Schedule {
     /// How far to run on behind the window that has ended at `position`, or at a block's end soon after it:
     /// up to what is done with the clock before the next.
     pub(crate) fn run_on(&self, position: u64) -> Option<u64> {
-        let Windows::Listed { starts, end } = &self.windows else { return None };
-        let Sampling { window, warmup, after, .. } = self.sampling;
-        let next = starts.partition_point(|start| start.saturating_add(window) <= position);
-        let detailed = self.detailed.min(warmup);
-        let next = starts.get(next).map_or(*end, |start| start.saturating_sub(detailed));
+        let Windows::Listed { listed, end } = &self.windows else { return None };
+        let next = self.next_window(listed, position);
+        let next = next.map_or(*end, |next| next.start - self.clock_before(next));
+        let after = self.sampling.after;
         let until = position.saturating_add(after).min(next).min(*end);
         (until > position).then_some(until)
     }
@@ -289,7 +320,7 @@ impl Schedule {
                 let length = end.saturating_sub(first);
                 (end < u64::MAX).then(|| length.div_ceil(self.sampling.window))
             }
-            Windows::Listed { ref starts, .. } => Some(starts.len() as u64),
+            Windows::Listed { ref listed, .. } => Some(listed.len() as u64),
             Windows::Segments { segment, first, end } => {
                 let (recorded, total) = self.recorded.zip(self.total)?;
                 let (part, total) =
@@ -333,14 +364,14 @@ impl Schedule {
                     ))
                 }
             }
-            Windows::Listed { ref starts, end } => {
+            Windows::Listed { ref listed, end } => {
                 if position >= end {
                     return None;
                 }
-                let ended =
-                    starts.partition_point(|start| start.saturating_add(window) <= position);
-                let Some(&start) = starts.get(ended) else { return Some((Phase::Pass, end)) };
-                let (phase, until) = self.before(position, start);
+                let Some(next) = self.next_window(listed, position) else {
+                    return Some((Phase::Pass, end));
+                };
+                let (phase, until) = self.before(position, next);
                 Some((phase, until.min(end)))
             }
             Windows::Segments { segment, first, end } => {
@@ -356,19 +387,30 @@ impl Schedule {
                 if start < first {
                     return Some((Phase::Pass, segment_end.min(end)));
                 }
-                let (phase, until) = self.before(position, start);
+                let window = Listed { warm: start.saturating_sub(warmup), start };
+                let (phase, until) = self.before(position, window);
                 Some((phase, until.min(segment_end).min(end)))
             }
         }
     }
 
-    /// What is done at `position`, before the end of the window that starts at `start`.
-    fn before(&self, position: u64, start: u64) -> (Phase, u64) {
-        let Sampling { window, warmup, .. } = self.sampling;
-        let detailed = start.saturating_sub(self.detailed.min(warmup));
-        let warm = start.saturating_sub(warmup);
+    /// The first of some windows that has not ended at `position`.
+    fn next_window(&self, listed: &[Listed], position: u64) -> Option<Listed> {
+        let has_ended = |one: &Listed| one.start.saturating_add(self.sampling.window) <= position;
+        listed.get(listed.partition_point(has_ended)).copied()
+    }
+
+    /// Instructions before a window that run with the clock.
+    fn clock_before(&self, window: Listed) -> u64 {
+        self.detailed.min(self.sampling.warmup).min(window.start - window.warm)
+    }
+
+    /// What is done at `position`, before the end of a window.
+    fn before(&self, position: u64, window: Listed) -> (Phase, u64) {
+        let Listed { warm, start } = window;
+        let detailed = start - self.clock_before(window);
         if position >= start {
-            (Phase::Measured, start.saturating_add(window))
+            (Phase::Measured, start.saturating_add(self.sampling.window))
         } else if position >= detailed {
             (Phase::Detailed, start)
         } else if position >= warm {
@@ -386,13 +428,15 @@ impl Schedule {
                 let end = self.total.map_or(end, |total| total.min(end));
                 (end < u64::MAX).then(|| end.saturating_sub(first - warmup))
             }
-            Windows::Listed { ref starts, .. } => {
-                let ends = starts.iter().map(|start| start.saturating_add(window));
-                let before = std::iter::once(0).chain(ends.clone());
-                let each = starts.iter().zip(before).zip(ends).map(|((&start, before), end)| {
-                    end - start.saturating_sub(warmup).max(before).min(end)
+            Windows::Listed { ref listed, .. } => {
+                let mut before = 0;
+                let each = listed.iter().map(|&Listed { warm, start }| {
+                    let end = start.saturating_add(window);
+                    let simulated = end - warm.max(before);
+                    before = end;
+                    simulated
                 });
-                Some(each.sum::<u64>() + starts.len() as u64 * after)
+                Some(each.sum::<u64>() + listed.len() as u64 * after)
             }
             Windows::Segments { segment, .. } => {
                 let recorded = self.recorded?;
@@ -420,17 +464,19 @@ impl Schedule {
         };
         let represented = if sampled { position.saturating_sub(first) } else { measured };
         let whole = if sampled { Some(represented) } else { total };
-        let Sampling { window, warmup, .. } = self.sampling;
+        let Sampling { window, warmup, filling, .. } = self.sampling;
         let recorded = match self.windows {
             Windows::Segments { segment, .. } => segment.saturating_sub(window),
             Windows::Adjacent { .. } | Windows::Listed { .. } => u64::MAX,
         };
+        let is_filled = matches!(self.windows, Windows::Listed { .. }) && filling > warmup;
         Sampled {
             sampled,
             kernels_followed: self.follows_kernels() && windows > 0,
             windows,
             window_instructions: window,
             warmup_instructions: warmup.min(recorded),
+            filling_instructions: is_filled.then_some(filling),
             first_instruction: first,
             instructions_total: total,
             instructions_measured: measured,
@@ -476,8 +522,14 @@ mod tests {
         all
     }
 
-    const SAMPLING: Sampling =
-        Sampling { windows: 10, window: 1_000, warmup: 80_000, after: 0, places: Places::Spread };
+    const SAMPLING: Sampling = Sampling {
+        windows: 10,
+        window: 1_000,
+        warmup: 80_000,
+        filling: 0,
+        after: 0,
+        places: Places::Spread,
+    };
 
     fn sampled(skip: u64, instructions: Option<u64>) -> Limits {
         Limits { skip, warmup: 0, instructions, sampling: Some(SAMPLING) }
@@ -663,6 +715,40 @@ mod tests {
             let run = all.iter().filter(|stretch| stretch.0 != Phase::Pass);
             assert_eq!(listed.simulated(), Some(run.map(|stretch| stretch.2 - stretch.1).sum()));
         }
+    }
+
+    #[test]
+    fn the_first_windows_are_warmed_further_back_until_there_is_enough() {
+        let length = 2_000_000;
+        for seed in 0..20 {
+            let sampling = Some(Sampling { filling: 500_000, ..SAMPLING });
+            let filled = Limits { sampling, ..sampled(0, Some(length)) };
+            let [filled, usual] = [filled, sampled(0, Some(length))]
+                .map(|limits| Schedule::new(&limits, &info(None, 0, None), seed));
+            assert_eq!(measured(&filled, length), measured(&usual, length));
+            let all = stretches(&filled, length);
+            let (mut seen, mut ended) = (0, 0);
+            for (start, end) in measured(&filled, length) {
+                let before = all.iter().filter(|s| s.1 >= ended && s.2 <= start);
+                let warmed: u64 = before.filter(|s| s.0 != Phase::Pass).map(|s| s.2 - s.1).sum();
+                let wanted = 500_000_u64.saturating_sub(seen).max(80_000);
+                assert_eq!(warmed, wanted.min(start - ended));
+                (seen, ended) = (seen + warmed + 1_000, end);
+            }
+            let run = all.iter().filter(|stretch| stretch.0 != Phase::Pass);
+            assert_eq!(filled.simulated(), Some(run.map(|stretch| stretch.2 - stretch.1).sum()));
+            let told = |schedule: &Schedule| {
+                schedule.summary(length, false, 10, 10_000).filling_instructions
+            };
+            assert_eq!((told(&filled), told(&usual)), (Some(500_000), None));
+        }
+        // A recording's segments have no more than they have.
+        let sampling = Some(Sampling { filling: 500_000, ..SAMPLING });
+        let limits = Limits { sampling, ..sampled(0, None) };
+        let recorded = info(Some(300_000), 1_000_000, Some(100_000));
+        let schedule = Schedule::new(&limits, &recorded, 1);
+        assert_eq!(schedule.at(0), Some((Phase::Pass, 19_000)));
+        assert_eq!(schedule.summary(300_000, true, 3, 3_000).filling_instructions, None);
     }
 
     #[test]

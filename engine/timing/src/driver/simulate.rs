@@ -501,8 +501,14 @@ mod tests {
         // The third segment adjoins the second.
         let items = vec![branching_block(0), slice(), gap(9_000), slice(), gap(0), slice()];
         let mut source = Pieces::new(items, 3_000, Some((9_000, 1_000)));
-        let sampling =
-            Sampling { windows: 3, window: 100, warmup: 5_000, after: 0, places: Places::Spread };
+        let sampling = Sampling {
+            windows: 3,
+            window: 100,
+            warmup: 5_000,
+            filling: 0,
+            after: 0,
+            places: Places::Spread,
+        };
         let limits = Limits { sampling: Some(sampling), ..Limits::default() };
         let mut reader = StretchReader::new(&mut source, &limits, 1, Predictors::default());
         let mut phases = Vec::new();
@@ -530,8 +536,14 @@ mod tests {
             let items = std::iter::once(branching_block(0)).chain(slices).collect();
             let mut source = Pieces::new(items, 1_100_000, None);
             let places = Places::At(vec![1_000_000]);
-            let sampling =
-                Sampling { windows: 1, window: 50_000, warmup: 900_000, after: 0, places };
+            let sampling = Sampling {
+                windows: 1,
+                window: 50_000,
+                warmup: 900_000,
+                filling: 0,
+                after: 0,
+                places,
+            };
             let limits = Limits { sampling: Some(sampling), ..Limits::default() };
             let mut reader = StretchReader::new(&mut source, &limits, 1, Predictors::default());
             reader.have_cores(cores);

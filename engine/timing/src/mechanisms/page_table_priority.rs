@@ -192,7 +192,9 @@ impl Mechanism for Priority {
 
     fn next_observation(&self) -> u64 {
         match self.mode {
-            Mode::Phases => self.window.instructions + self.parameters.window_instructions,
+            Mode::Phases => {
+                self.window.instructions.saturating_add(self.parameters.window_instructions)
+            }
             Mode::Always => u64::MAX,
         }
     }
@@ -358,9 +360,11 @@ impl ReplacementPolicy for Ways {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::driver::piece::{Phase, Piece};
     use crate::memory::cache::tests::cache;
     use crate::memory::cache::{Cache, Lookup};
     use crate::memory::line::{Line, OWNER_SHIFT};
+    use crate::tests::testing::{DATA, Do, Scenario, go, scheme};
 
     fn fill(
         cache: &mut Cache,
@@ -371,6 +375,23 @@ mod tests {
         let mut random = Random::new(1);
         let policy: &mut dyn ReplacementPolicy = &mut policy;
         cache.fill(Line(n), table, false, false, Some(policy), &mut random).map(|e| e.line.0)
+    }
+
+    #[test]
+    fn a_window_of_any_length_ends_behind_its_beginning() {
+        let mut scenario = Scenario::new(scheme(4, &[]));
+        scenario.scheme.mechanisms.set(NAME, Settings { mode: Mode::Phases });
+        let mut parameters: Parameters = scenario.machine.mechanisms.get(NAME).unwrap().unwrap();
+        parameters.window_instructions = u64::MAX;
+        scenario.machine.mechanisms.set(NAME, parameters);
+        let mut run = scenario.start(&[(DATA, 1 << 20)], true);
+        run.take(&Piece::Phase { phase: Phase::Warm, at: 0 }).unwrap();
+        go(&mut run, &[Do::Load(DATA); 10]);
+        // The window begins anew here.
+        run.take(&Piece::Phase { phase: Phase::Measured, at: 10 }).unwrap();
+        go(&mut run, &[Do::Load(DATA); 10]);
+        let next = run.mmu.mechanisms().map(Mechanism::next_observation).min();
+        assert_eq!((run.instructions(), next), (20, Some(u64::MAX)));
     }
 
     #[test]

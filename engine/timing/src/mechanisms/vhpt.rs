@@ -67,6 +67,9 @@ fn build(setup: &mut Setup<'_>) -> Result<Option<Box<dyn Mechanism>>, ConfigErro
     require(setup.machine.pwc == Pwc::None, NAME, || {
         "takes the place of page-walk caches: write `kind = \"none\"` in [pwc]".to_owned()
     })?;
+    require(setup.host.is_none() && setup.own.is_tree, NAME, || {
+        "walks the one table of a native system, by its levels: choose another scheme".to_owned()
+    })?;
     Ok(Some(Box::new(Vhpt {
         geometry: setup.own.geometry,
         handler_cycles,
@@ -212,7 +215,9 @@ mod tests {
     use crate::driver::piece::Piece;
     use crate::driver::run::{Mode, Run};
     use crate::report::explain::{ExplainStep, explain};
-    use crate::tests::testing::{DATA, Do, Scenario, figures, go, scheme, walk};
+    use crate::tests::testing::{
+        DATA, Do, Scenario, cuckoo_scheme, figures, go, host_table, scheme, walk,
+    };
 
     const LARGE: u64 = 2 << 20;
     const GIB: u64 = 1 << 30;
@@ -238,6 +243,18 @@ mod tests {
         assert_eq!(walk(&mut run, DATA + 64 * 4096), (1, 9 + 142));
         // Another page of the array, whose entries of levels 4 and 3 are in L1D.
         assert_eq!(walk(&mut run, DATA + 9 * LARGE), (7, 9 + 50 + 4 + 4 + 2 * 142 + 4));
+    }
+
+    #[test]
+    fn tables_that_are_no_tree_or_in_a_guest_are_refused() {
+        let mut hashed = scenario(4, None);
+        hashed.scheme = cuckoo_scheme(64, false);
+        let mut guest = scenario(4, None);
+        guest.scheme.host = Some(host_table(4, &[]));
+        for scenario in [hashed, guest] {
+            let refused = scenario.refused();
+            assert!(refused.contains("`vhpt`: walks the one table"), "{refused}");
+        }
     }
 
     #[test]

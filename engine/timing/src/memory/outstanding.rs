@@ -2,10 +2,12 @@
 
 use crate::memory::line::Line;
 
-/// A line on its way: asked for at cycle `start`, there at `end`.
+/// A line on its way: asked for at cycle `asked`, on its way from `start` on, when an MSHR was free, and there at
+/// `end`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Miss {
     pub line: Line,
+    pub asked: u64,
     pub start: u64,
     pub end: u64,
 }
@@ -96,7 +98,7 @@ mod tests {
             for (start, (n, length)) in (0..).zip(requests) {
                 // Some are of one chain.
                 let line = |n: u64| Line((n * 3) << (n % 8));
-                let miss = Miss { line: line(n), start, end: start + length };
+                let miss = Miss { line: line(n), asked: start, start, end: start + length };
                 if all.len() == all.capacity() {
                     all.retain(|miss| miss.end > start);
                 }

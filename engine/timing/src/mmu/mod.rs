@@ -43,7 +43,7 @@ pub struct Translated {
 }
 
 /// What is known of a translation that missed the TLBs: what it spent its time on, and who is to wait for it.
-pub type Missed<'a> = (&'a Timeline, &'a mut Blame);
+pub type Missed<'a> = (&'a mut Timeline, &'a mut Blame);
 
 /// Faults that one access can raise, at most: in a guest each entry read may lie in a page that the host has not backed,
 /// chains of hashed tables have up to 255 entries for each of three page sizes, and rights may be lacking.
@@ -91,8 +91,10 @@ pub struct Mmu {
     frontier: u64,
     /// Other cores run the same program: what they are to flush, until they are told.
     to_others: Option<Vec<Flushes>>,
-    /// Scratch: lines that prefetchers want.
+    /// Scratch: lines that prefetchers want …
     wanted: Vec<prefetch::Line>,
+    /// … and the prefetches that make some of them wanted.
+    origins: Vec<prefetch::Origin>,
 }
 
 impl Mmu {
@@ -132,6 +134,7 @@ impl Mmu {
             frontier: 0,
             to_others: None,
             wanted: Vec::new(),
+            origins: Vec::new(),
         }
     }
 
@@ -159,6 +162,7 @@ impl Mmu {
             frontier: 0,
             to_others: None,
             wanted: Vec::new(),
+            origins: Vec::new(),
             blame: Blame::new(None),
         }
     }
@@ -559,7 +563,7 @@ impl Mmu {
         for _ in 0..MOST_FAULTS {
             let handled = system.fault(stopped.untranslated, request.kind)?;
             self.carry_out(&handled.flushes);
-            let missed = (&self.timeline, &mut self.blame);
+            let missed = (&mut self.timeline, &mut self.blame);
             let at = resume(&handled, stopped.at, missed, reader);
             match self.translate(Request { at, ..request }, || instruction, system, reader) {
                 Ok(translated) => return Ok(translated),
@@ -726,9 +730,7 @@ fn resolve(
         return Translated { physical, ready };
     }
     statistics.merged += 1;
-    // A younger instruction may have asked at an earlier cycle than the one that walked.
-    let earlier = entry.requested.saturating_sub(at);
-    Translated { physical, ready: ready.max(entry.ready - earlier) }
+    Translated { physical, ready: ready.max(entry.ready_for(at)) }
 }
 
 /// True if a page with these rights and dirty bit serves an access: a store to a page whose dirty bit

@@ -1,6 +1,6 @@
 //! Data accesses with prefetchers: what a machine's data prefetchers want is translated, and asked for.
 //!
-//! Prefetchers see virtual addresses. A line in the same 4 KiB page as the access that makes it wanted needs no
+//! Prefetchers see virtual addresses. A line in the same 4 KiB page as the request that makes it wanted needs no
 //! translation of its own. For one in another page it depends on the prefetcher's
 //! [`PageCrossing`]: it is not prefetched, or only if a TLB has the page, or the page table is walked for it.
 //! Such a walk takes a page walker if one is free then, reads through the caches like any other, sets accessed
@@ -10,7 +10,8 @@
 //!
 //! The prefetchers of L1D see every load and store. Those of L2 see the requests that L1D makes of L2: its
 //! misses, and its prefetches. Code and page-table entries are seen by none. The n-th prefetch that an
-//! access brings about is made n cycles after it.
+//! access brings about is made n cycles after it; what follows from one that waited for its translation is
+//! later by as much.
 //!
 //! Prefetchers see accesses in the order of the program, not in that in which they are made.
 
@@ -45,6 +46,10 @@ pub struct DataAccess {
 /// A line that is wanted: by which prefetcher of which cache.
 pub(super) type Line = (Prefetching, Wanted);
 
+/// A prefetch that makes others wanted: the place of the first of these among the wanted lines, and the request, its
+/// cycle less its number, so that the n-th prefetch is n cycles later.
+pub(super) type Origin = (usize, DataAccess);
+
 impl Mmu {
     /// Makes the access, and the prefetches that it brings about.
     #[inline(never)]
@@ -64,23 +69,33 @@ impl Mmu {
         if found.l1d == prefetchers::Found::Nothing {
             port.caches().observe(Prefetching::L2, &request(found.l2), &mut wanted);
         }
-        let mut next = 0;
-        // A prefetch into L1D that has to go to L2 may bring about more.
+        let mut origins = std::mem::take(&mut self.origins);
+        origins.clear();
+        let (mut next, mut next_origin, mut origin) = (0, 0, access);
+        // A prefetch into L1D that has to go to L2 may bring about more. Their page is that of the prefetch.
         while let Some(&line) = wanted.get(next) {
+            if let Some(&(first, prefetch)) = origins.get(next_origin)
+                && first == next
+            {
+                origin = prefetch;
+                next_origin += 1;
+            }
             next += 1;
-            self.prefetch(
-                line,
-                &DataAccess { at: at + next as u64, ..access },
-                system,
-                port,
-                &mut wanted,
-            );
+            let number = next as u64;
+            let known = wanted.len();
+            let request = DataAccess { at: origin.at + number, ..origin };
+            let made = self.prefetch(line, &request, system, port, &mut wanted);
+            if let Some(made) = made
+                && wanted.len() > known
+            {
+                origins.push((known, DataAccess { at: made.at - number, ..made }));
+            }
         }
-        self.wanted = wanted;
+        (self.wanted, self.origins) = (wanted, origins);
         response
     }
 
-    /// Prefetches `line`, if that can be, for `access`.
+    /// Prefetches `line`, if that can be, for `access`. Returns the request that it made, if it did.
     fn prefetch<R: DataPort>(
         &mut self,
         (into, Wanted { by, address }): Line,
@@ -88,7 +103,7 @@ impl Mmu {
         system: &mut System,
         port: &mut R,
         wanted: &mut Vec<Line>,
-    ) {
+    ) -> Option<DataAccess> {
         let is_near = address / PAGE == access.address / PAGE;
         let place = if is_near {
             let page = access.physical.raw() & !(PAGE - 1);
@@ -96,7 +111,7 @@ impl Mmu {
         } else {
             self.place_in_another_page((into, by), (address, access.at), system, port)
         };
-        let Some((physical, at)) = place else { return };
+        let (physical, at) = place?;
         let found = port.caches().find(physical);
         let done = port.prefetch(into, physical, at, by);
         let figures = &mut port.caches().prefetcher(into, by).figures;
@@ -110,6 +125,7 @@ impl Mmu {
             let request = prefetchers::Request { instruction, address, store, found: found.l2 };
             port.caches().observe(Prefetching::L2, &request, wanted);
         }
+        Some(DataAccess { address, physical, at, ..*access })
     }
 
     /// Where `address` lies, for the prefetcher that wants it from cycle `at` on, and when that is known;

@@ -170,7 +170,11 @@ impl<A: Physical> Pwc<A> {
         };
         self.lookups += 1;
         if let Some(node) = &found {
-            self.hits[Self::structure(node)] += 1;
+            let level = match self.kind {
+                Kind::Unified(_) => usize::from(node.level) + 1,
+                Kind::Split(_) | Kind::None => Self::structure(node),
+            };
+            self.hits[level] += 1;
         }
         found
     }

@@ -42,19 +42,21 @@ pub struct Timeline {
 
 impl Timeline {
     /// Divides the cycles from `from` to `until`, if there are any, by what the translation known at
-    /// `until` took them for. They add up to `until - from`.
+    /// `until` took them for. They add up to `until - from`. That is this miss only once: an access
+    /// that merged with it, and has it at the same time, has waited for no walker of its own.
     ///
     /// A walk that has waited for a walker, and all that follows, are later by as much. So whatever of
     /// them is waited for is because of that first, and the rest is divided as if the walk had begun at
     /// once. By their overlap alone such waits would never show: the walks that are waited for belong to
     /// older instructions, which are waited for themselves, until their data is there. Returns the cycles of
     /// the wait that are left, for the data.
-    pub fn divide(&self, from: u64, until: u64, mut add: impl FnMut(Spent, u64)) -> u64 {
+    pub fn divide(&mut self, from: u64, until: u64, mut add: impl FnMut(Spent, u64)) -> u64 {
         let from = from.min(until);
         if until != self.ready {
             add(Spent::Tlb, until - from);
             return 0;
         }
+        self.ready = u64::MAX;
         let began = self.start + self.delay;
         let queued = began - self.wanted;
         let waited = queued.min(until - from);
@@ -107,10 +109,10 @@ mod tests {
     }
 
     /// The parts, the wait for a walker first and the others from the last to the first; and what is left
-    /// of that wait.
+    /// of that wait. The timeline is one that nobody has asked for yet.
     fn divided(timeline: &Timeline, from: u64, until: u64) -> (Vec<(Spent, u64)>, u64) {
         let mut parts = Vec::new();
-        let left = timeline.divide(from, until, |spent, cycles| {
+        let left = timeline.clone().divide(from, until, |spent, cycles| {
             if cycles > 0 {
                 parts.push((spent, cycles));
             }
@@ -137,6 +139,23 @@ mod tests {
         assert_eq!(divided(&serial, 80, 77), (vec![], 9), "nobody waits for it");
         let other = (vec![(Spent::Tlb, 8)], 0);
         assert_eq!(divided(&serial, 12, 20), other, "that was another translation");
+    }
+
+    #[test]
+    fn a_wait_for_a_walker_counts_for_one_access() {
+        let mut walk = timeline(&[(21, 75, Served::Llc)], 77);
+        let mut divide = |from, until| {
+            let mut parts = Vec::new();
+            let left = walk.divide(from, until, |spent, cycles| parts.push((spent, cycles)));
+            parts.retain(|&(_, cycles)| cycles > 0);
+            (parts, left)
+        };
+        // What is known in another cycle is another translation, which leaves this one as it is.
+        assert_eq!(divide(70, 76), (vec![(Spent::Tlb, 6)], 0));
+        assert_eq!(divide(72, 77), (vec![(Spent::Queue, 5)], 4));
+        // Two that merge with it, of which one is waited for.
+        assert_eq!(divide(72, 77), (vec![(Spent::Tlb, 5)], 0));
+        assert_eq!(divide(77, 77), (vec![], 0));
     }
 
     #[test]

@@ -23,6 +23,15 @@ pub struct Translation {
     pub ready: u64,
 }
 
+impl Translation {
+    /// Cycle in which an access has it that asks in cycle `at`. A younger instruction may ask earlier than the
+    /// one that walked; it has the translation earlier by as much.
+    #[inline]
+    pub fn ready_for(&self, at: u64) -> u64 {
+        self.ready - self.requested.saturating_sub(at)
+    }
+}
+
 /// Look-ups and hits for one page size.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct TlbStatistics {

@@ -111,9 +111,12 @@ pub fn explain(
             run.take(piece).map_err(|error| os_error(&run, error))?;
         }
     }
-    let (given, address) = match address {
-        Some(address) => (address, run.relocated_address(address)),
-        None => (run.last_address(), run.last_address()),
+    let (given, address) = if let Some(address) = address {
+        (address, run.relocated_address(address))
+    } else {
+        let instructions = run.instructions();
+        let last = run.last_address().ok_or(SimulateError::NoAddress { instructions })?;
+        (last, last)
     };
     let mut explanation = Explanation {
         scheme: scheme.clone(),
@@ -590,6 +593,24 @@ mod tests {
         // … but a cache knows the PUD/PMD, so the walk begins there.
         assert_eq!(skipped(&mut run, &mut with, DATA), [true, false, false]);
         assert_eq!(skipped(&mut run, &mut with, DATA), [true, false]);
+    }
+
+    #[test]
+    fn where_nothing_was_accessed_there_is_no_last_address() {
+        let explained = |instructions, address| {
+            let arguments = flatwalk_workloads::Arguments::new(16 << 20, 1);
+            let mut source = flatwalk_workloads::open("gups", &arguments).unwrap();
+            let configuration = Scenario::new(scheme(4, &[])).configuration();
+            let explained = explain(&mut *source, configuration, instructions, address, 1);
+            explained.map(|found| found.address).map_err(|error| error.to_string())
+        };
+        let refused = explained(0, None).unwrap_err();
+        let expected = "no data was accessed in the first 0 instructions, so that there is no last address; \
+             give an ADDRESS";
+        assert_eq!(refused, expected);
+        let last = explained(1000, None).unwrap();
+        let address = u64::from_str_radix(&last[2..], 16).unwrap();
+        assert_eq!(explained(0, Some(address)), Ok(last));
     }
 
     #[test]

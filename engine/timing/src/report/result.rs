@@ -848,7 +848,9 @@ fn warnings(run: &Run) -> Vec<String> {
     if scheme.translation == crate::config::scheme::TranslationMode::Walked
         && !run.mmu.mechanisms().any(Mechanism::replaces_walks)
     {
-        if walks < 1000 {
+        if walks == 0 {
+            warnings.push("no walks, so that translation hardly matters to this run".to_owned());
+        } else if walks < 1000 {
             warnings.push(format!(
                 "only {}: figures per walk are uncertain, and translation hardly matters to this run",
                 several(walks, "walk", "walks")

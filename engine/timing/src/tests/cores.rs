@@ -536,6 +536,7 @@ fn sums_close() {
                 windows: 6,
                 window_instructions: measured / 6,
                 warmup_instructions: 0,
+                filling_instructions: None,
                 first_instruction: 0,
                 instructions_total: None,
                 instructions_measured: measured,
@@ -578,6 +579,8 @@ fn sums_close() {
         let of_cores = |of: fn(&CoreResult) -> u64| -> u64 { run.cores.iter().map(of).sum() };
         assert_eq!(of_cores(|core| core.instructions), run.instructions, "{name}");
         assert_eq!(of_cores(|core| core.walks), run.walks, "{name}");
+        let of_translation = of_cores(|core| core.translation_cycles.unwrap());
+        assert_eq!(Some(of_translation), run.translation_cycles, "{name}");
         let windows = |of: fn(&crate::report::result::WindowResult) -> u64| -> u64 {
             run.windows.iter().map(of).sum()
         };

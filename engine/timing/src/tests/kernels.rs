@@ -7,7 +7,7 @@ use flatwalk_trace::{
     Access, Advice, Backing, Block, Branch, Event, Instruction, Item, Operands, Protection, Slice,
 };
 
-use crate::config::scheme::Scheme;
+use crate::config::scheme::{Scheme, TranslationMode};
 use crate::core::stack::Part;
 use crate::driver::sampling::{Limits, Places, Sampled, Sampling};
 use crate::driver::simulate::simulate;
@@ -133,7 +133,7 @@ fn run_of(mut source: Pieces, scenario: &Scenario, limits: &Limits) -> (RunResul
 }
 
 fn sampling(windows: u64, warmup: u64, places: Places) -> Limits {
-    let sampling = Sampling { windows, window: 500, warmup, after: 0, places };
+    let sampling = Sampling { windows, window: 500, warmup, filling: 0, after: 0, places };
     Limits { sampling: Some(sampling), ..Limits::default() }
 }
 
@@ -184,10 +184,11 @@ fn a_sample_has_the_work_of_kernels_of_the_whole_run() {
                 let measured = u128::from(sampled.instructions_measured);
                 let represented = u128::from(sampled.instructions_represented);
                 assert_eq!(represented, u128::from(PART * PARTS));
-                let due = all.map(|one| {
+                let due_of = |one| {
                     let rounded = u128::from(one) * measured + represented / 2;
                     u64::try_from(rounded / represented).unwrap()
-                });
+                };
+                let due = all.map(due_of);
                 let found = of_kernels(&sample);
                 if scheme.host.is_none() {
                     assert_eq!(found, due, "{} {large_pages} {windows}", scheme.name);
@@ -196,6 +197,12 @@ fn a_sample_has_the_work_of_kernels_of_the_whole_run() {
                 let is_near = |(found, due): (u64, u64)| found.abs_diff(due) <= due / 100_000;
                 assert!(found.into_iter().zip(due).all(is_near), "{}: {found:?}", scheme.name);
                 assert_eq!(part(&sample, Part::Merges), due[4], "{}", scheme.name);
+                // Free translation takes nothing but the faults of accesses.
+                if scheme.translation == TranslationMode::Free {
+                    let due = due_of(whole.translation_cycles.unwrap());
+                    let found = sample.translation_cycles.unwrap();
+                    assert!(due > 1000 && is_near((found, due)), "{}: {found} {due}", scheme.name);
+                }
                 let faults = part(&sample, Part::PageFaults) + part(&sample, Part::HostFaults);
                 // Each part is rounded.
                 let in_stack = faults + part(&sample, Part::GuestExits) + due[4];

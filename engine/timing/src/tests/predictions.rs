@@ -75,8 +75,14 @@ fn figures(has_threads: bool, shared: bool) -> Vec<(BranchStatistics, Option<u64
         (BranchPredictor::Gshare, None),
     ];
     let mut runs = kinds.map(run);
-    let sampling =
-        Sampling { windows: 3, window: 30_000, warmup: 60_000, after: 0, places: Places::Spread };
+    let sampling = Sampling {
+        windows: 3,
+        window: 30_000,
+        warmup: 60_000,
+        filling: 0,
+        after: 0,
+        places: Places::Spread,
+    };
     let limits = Limits { sampling: Some(sampling), ..Limits::default() };
     let mut reader = StretchReader::new(&mut source, &limits, 1, predictors);
     while let Some(stretch) = reader.next_stretch().unwrap() {

@@ -196,6 +196,21 @@ fn l2_is_filled_by_its_own_prefetchers_and_sees_those_of_l1d() {
 }
 
 #[test]
+fn what_follows_from_a_prefetch_into_another_page_is_in_that_page() {
+    let mut run = start(&scenario(vec![next_line("walk")], vec![adjacent_line()]));
+    // Four pages, line by line.
+    go(&mut run, &(0..256).map(|line| Do::Chase(DATA + 64 * line)).collect::<Vec<_>>());
+    let [next, adjacent] = figures(&run)[..] else { panic!("there are two") };
+    assert_eq!((next.issued, next.walks, next.stopped), (256, 4, 0));
+    // The first access brings the second line by L1D's prefetcher, so that both wishes for the pair are had. Of any
+    // other pair the first line is prefetched, also that of another page, and the second is wanted because of that:
+    // 127 of the four pages, and one behind them.
+    let expected = Figures { issued: 128, redundant: 2, useful: 127, ..Figures::default() };
+    let late = adjacent.late;
+    assert_eq!(adjacent, Figures { late, ..expected });
+}
+
+#[test]
 fn random_accesses_gain_nothing() {
     let run = |l1d, l2| {
         let mut random = Random::new(7);

@@ -14,6 +14,7 @@ use proptest::prelude::*;
 
 use crate::config::machine::{Isolation, Multicore, Pwc};
 use crate::config::scheme::{Scheme, TranslationMode};
+use crate::core::CoreStatistics;
 use crate::core::decode::BlockDecoder;
 use crate::core::stack::Part;
 use crate::counts::forget;
@@ -74,7 +75,7 @@ fn of(run: &Watched, part: Part) -> u64 {
     stack(run).iter().find(|(p, _)| *p == part).map_or(0, |&(_, cycles)| cycles)
 }
 
-fn statistics(run: &Run) -> crate::core::CoreStatistics {
+fn statistics(run: &Run) -> CoreStatistics {
     run.timed.as_ref().unwrap().0.statistics
 }
 
@@ -176,6 +177,30 @@ fn a_walk_that_waits_for_a_walker_says_so() {
         (Part::WalkDram, 3 * 142),
     ];
     assert_eq!(stack(&run), expected);
+}
+
+#[test]
+fn a_wait_for_a_walker_counts_once() {
+    let mut scenario = Scenario::new(scheme(4, &[]));
+    scenario.machine.walker.concurrent = 1;
+    let mut run = start(&scenario, true);
+    let second = DATA + 64 * MIB;
+    go(&mut run, &[DATA, second, second + 64, second + 128].map(Do::Load));
+    // As above; and two more loads merge with the second one's walk, which ends at 872. The bus has the first one's
+    // line at 1015. The other one has no MSHR before 1014, and its line at 1014 + 142 = 1156. What comes behind 1014
+    // is a wait for data: the second load has been charged with all that its walk was later.
+    let expected = [
+        (Part::Base, 1),
+        (Part::InstructionFetch, 138),
+        (Part::DataDram, 142 + (1156 - 1014)),
+        (Part::Tlb, 9),
+        (Part::WalkQueue, 1014 - 729),
+        (Part::WalkLookups, 1),
+        (Part::WalkL2, 12),
+        (Part::WalkDram, 3 * 142),
+    ];
+    assert_eq!(stack(&run), expected);
+    assert_eq!(run.mmu.statistics.merged, 2);
 }
 
 #[test]
@@ -511,6 +536,8 @@ proptest! {
             let cycles = core.cycle() - began;
             let parts: Vec<_> = core.statistics.stack.parts(cycles).collect();
             prop_assert_eq!(parts.iter().map(|(_, n)| n).sum::<u64>(), cycles);
+            let CoreStatistics { translation_cycles, translation_fault_cycles, .. } = core.statistics;
+            prop_assert!(translation_fault_cycles <= translation_cycles);
             for (all, (_, n)) in whole.iter_mut().zip(&parts) {
                 *all += n;
             }
@@ -550,7 +577,8 @@ fn the_parts_add_up_with_context_switches_and_in_mixes() {
     let go_on = &mut |_, _| ControlFlow::Continue(());
     let part = Limits { warmup: 20_000, instructions: Some(40_000), ..Limits::default() };
     let places = Places::Spread;
-    let sampling = Some(Sampling { windows: 7, window: 6_000, warmup: 70_000, after: 0, places });
+    let sampling =
+        Some(Sampling { windows: 7, window: 6_000, warmup: 70_000, filling: 0, after: 0, places });
     let windows = Limits { instructions: Some(1_000_000), sampling, ..Limits::default() };
     for limits in [part, windows] {
         let limits = [limits.clone(), limits];
@@ -569,7 +597,8 @@ fn the_parts_add_up_with_context_switches_and_in_mixes() {
 #[test]
 fn the_parts_add_up_over_windows() {
     let places = Places::Spread;
-    let sampling = Some(Sampling { windows: 7, window: 3_000, warmup: 70_000, after: 0, places });
+    let sampling =
+        Some(Sampling { windows: 7, window: 3_000, warmup: 70_000, filling: 0, after: 0, places });
     for scheme in [scheme(4, &["L4L3", "L2L1"]), merging_scheme(8, 4, 20.0)] {
         let configurations = vec![Scenario::new(scheme).configuration()];
         let source = flatwalk_workloads::open(

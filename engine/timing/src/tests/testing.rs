@@ -8,6 +8,7 @@ use flatwalk_trace::{
     SourceInfo, TraceError,
 };
 
+use crate::ConfigError;
 use crate::config::machine::Machine;
 use crate::config::scheme::{HostTable, Scheme};
 use crate::config::table::Moved;
@@ -280,8 +281,8 @@ impl Scenario {
         }
     }
 
-    /// A run that has mapped `mapped` and, if `populate`, touched all of it.
-    pub fn start(&self, mapped: &[(u64, u64)], populate: bool) -> Run {
+    /// A run before anything is mapped, of a program that touches these ranges.
+    fn begin(&self, mapped: &[(u64, u64)]) -> Result<Run, ConfigError> {
         let info = SourceInfo {
             name: "test".to_owned(),
             hash: String::new(),
@@ -291,7 +292,17 @@ impl Scenario {
             segment_instructions: None,
             gap_pages: false,
         };
-        let mut run = Run::new(self.configuration(), &info, 1).unwrap();
+        Run::new(self.configuration(), &info, 1)
+    }
+
+    /// Why it cannot be run.
+    pub fn refused(&self) -> String {
+        self.begin(&[]).err().expect("it is not to be run").to_string()
+    }
+
+    /// A run that has mapped `mapped` and, if `populate`, touched all of it.
+    pub fn start(&self, mapped: &[(u64, u64)], populate: bool) -> Run {
+        let mut run = self.begin(mapped).unwrap();
         for (id, access) in [(0, Do::Load(0)), (1, Do::Chase(0)), (2, Do::Store(0))] {
             let (reads, writes, store) = match access {
                 Do::Load(_) => ([0; 4], [2, 0, 0, 0], false),

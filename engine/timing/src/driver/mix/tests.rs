@@ -49,8 +49,14 @@ const LIMITS: Limits =
 
 /// Twenty windows of 5,000 instructions over 2 M, 60,000 warmed before each.
 fn windows() -> Limits {
-    let sampling =
-        Sampling { windows: 20, window: 5_000, warmup: 60_000, after: 0, places: Places::Spread };
+    let sampling = Sampling {
+        windows: 20,
+        window: 5_000,
+        warmup: 60_000,
+        filling: 0,
+        after: 0,
+        places: Places::Spread,
+    };
     Limits { skip: 0, warmup: 0, instructions: Some(2_000_000), sampling: Some(sampling) }
 }
 

@@ -139,6 +139,7 @@ impl Run {
         });
         let all = KernelTime::sum(done.iter().map(|(_, all)| *all));
         let due = CycleStack::of_parts(KERNELS.map(|part| (part, share.of(all.stack.of(part)))));
+        let translation_faults = share.of(all.access_faults);
         let idle = self.idle_others();
         let parts = self.of_windows(&due, before, share);
         let mut idle_gained = 0_i64;
@@ -158,11 +159,14 @@ impl Run {
             stack.replace(&statistics.kernel, &due);
             stack.set(Part::Idle, stack.of(Part::Idle).saturating_add_signed(idle_gained));
             statistics.kernel = due;
+            statistics.translation_cycles -= statistics.translation_fault_cycles;
+            statistics.translation_cycles += translation_faults;
+            statistics.translation_fault_cycles = translation_faults;
             statistics.fault_cycles = share.of(all.faults);
             statistics.call_cycles = share.of(all.calls);
             statistics.merge_cycles = due.of(Part::Merges);
         }
-        self.share_among_cores(&done, &due, idle_gained);
+        self.share_among_cores(&done, (&due, translation_faults), idle_gained);
     }
 
     /// Of the cores other than one that works, how many are idle in windows.
@@ -203,13 +207,15 @@ impl Run {
     fn share_among_cores(
         &mut self,
         done: &[(usize, KernelTime)],
-        due: &CycleStack,
+        (due, translation_faults): (&CycleStack, u64),
         idle_gained: i64,
     ) {
         let shares = KERNELS.map(|part| {
             let weights: Vec<f64> = done.iter().map(|(_, all)| all.stack.of(part) as f64).collect();
             (part, divide(due.of(part), &weights))
         });
+        let faults: Vec<f64> = done.iter().map(|(_, all)| all.access_faults as f64).collect();
+        let faults = divide(translation_faults, &faults);
         // None is idle for less than nothing; where none was, the first is.
         let idle: Vec<f64> =
             self.by_core.iter().map(|core| core.stack.of(Part::Idle) as f64 + 1e-9).collect();
@@ -220,6 +226,9 @@ impl Run {
             let own = CycleStack::of_parts(
                 shares.each_ref().map(|(part, divided)| (*part, divided[place])),
             );
+            core.translation_cycles -= core.translation_fault_cycles;
+            core.translation_cycles += faults[place];
+            core.translation_fault_cycles = faults[place];
             let gained = own.sum().cast_signed() - core.kernel.sum().cast_signed();
             core.stack.replace(&core.kernel, &own);
             core.kernel = own;

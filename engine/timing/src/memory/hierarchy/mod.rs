@@ -243,21 +243,31 @@ impl Level {
             self.cache.arrived(line);
         }
         // A younger instruction may ask at an earlier time than the older one that missed: then it
-        // is this request that brings the line, as much earlier.
-        let earlier = miss.start.saturating_sub(at);
+        // is this request that brings the line, as much earlier, if there was an MSHR for it.
+        let mut earlier = miss.asked.saturating_sub(at);
+        if earlier > 0 {
+            earlier = earlier.min(miss.start.saturating_sub(self.mshrs.earliest(at)));
+        }
         self.taken = miss.end - miss.start;
         hit.max(miss.end - earlier)
     }
 
-    /// Books the MSHR that brought `line` between `start` and `ready`; returns when it is there. No
-    /// request names a cycle before `frontier` any more, and none will find a line on its way that was to
-    /// be there at `arrived`.
+    /// Books the MSHR that brought `line`, which was asked for at `asked`, between `start` and `ready`; returns
+    /// when it is there. No request names a cycle before `frontier` any more, and none will find a line on its
+    /// way that was to be there at `arrived`.
     #[inline(always)]
-    fn book(&mut self, line: Line, start: u64, ready: u64, (frontier, arrived): (u64, u64)) -> u64 {
+    fn book(
+        &mut self,
+        line: Line,
+        (asked, start): (u64, u64),
+        ready: u64,
+        (frontier, arrived): (u64, u64),
+    ) -> u64 {
         let delay = self.mshrs.book(start, ready, frontier);
         self.statistics.mshr_wait_cycles += delay;
-        self.outstanding.add(Miss { line, start: start + delay, end: ready + delay }, arrived);
-        ready + delay
+        let (start, end) = (start + delay, ready + delay);
+        self.outstanding.add(Miss { line, asked, start, end }, arrived);
+        end
     }
 
     /// Of a last-level cache below L2 caches of `above` lines together, by owner; see [`Cache::presume_history`].
@@ -540,9 +550,9 @@ impl Hierarchy {
         let frontier = self.frontier.min(self.others_frontier);
         let start = self.llc.mshrs.earliest(self.l2.mshrs.earliest(at));
         let read = self.dram.read(owned, start, frontier);
-        let read = self.llc.book(owned, start, read, (frontier, self.arrived()));
+        let read = self.llc.book(owned, (at, start), read, (frontier, self.arrived()));
         self.fill_llc(owned, true, false, true, read);
-        let ready = self.l2.book(line, start, read, (self.frontier, self.frontier));
+        let ready = self.l2.book(line, (at, start), read, (self.frontier, self.frontier));
         self.fill_l2(line, true, false, true, ready);
         (Response::new(ready, Served::Dram), true)
     }
@@ -677,7 +687,7 @@ impl Hierarchy {
             Err(start) => {
                 let below = self.access_l2(line, start, false, by);
                 let l1 = if by == Requester::Fetch { &mut self.l1i } else { &mut self.l1d };
-                let ready = l1.book(line, start, below.ready, (frontier, frontier));
+                let ready = l1.book(line, (at, start), below.ready, (frontier, frontier));
                 self.fill_l1(by, line, write, true, ready);
                 Response { ready, ..below }
             }
@@ -732,7 +742,7 @@ impl Hierarchy {
         // What will have to go for the line is looked up there next.
         self.prefetch_victim_of(line);
         let below = self.access_llc(line, start, by);
-        let ready = self.l2.book(line, start, below.ready, (frontier, frontier));
+        let ready = self.l2.book(line, (at, start), below.ready, (frontier, frontier));
         self.fill_l2(line, walker, write, true, ready);
         Response { ready, ..below }
     }
@@ -773,7 +783,7 @@ impl Hierarchy {
             Err(start) => start,
         };
         let read = self.dram.read(line, start + self.llc.latency, frontier);
-        let ready = self.llc.book(line, start, read, (frontier, arrived));
+        let ready = self.llc.book(line, (at, start), read, (frontier, arrived));
         self.fill_llc(line, walker, false, true, ready);
         Response::new(ready, Served::Dram)
     }
@@ -1062,6 +1072,7 @@ mod tests {
     use super::*;
     use crate::config::machine::{Isolation, Multicore};
     use crate::mechanisms::page_table_priority;
+    use crate::tests::testing::shipped_machine;
 
     fn hierarchy() -> Hierarchy {
         Hierarchy::new(&crate::tests::testing::machine(), 1).unwrap()
@@ -1116,6 +1127,49 @@ mod tests {
             (0..4).map(|n| h.access(Hpa::new(n << 20), 0, false, Requester::Data).ready).collect();
         assert_eq!(&ready[..2], [142, 143], "the bus carries one line a cycle");
         assert!(ready[2] >= 142 + 142 && ready[3] >= 142 + 142, "{ready:?}");
+    }
+
+    #[test]
+    fn a_line_that_waits_for_an_mshr_is_there_for_nobody_sooner() {
+        type Of = fn(&mut Hierarchy) -> &mut Level;
+        type Ask = fn(&mut Hierarchy, Line, u64) -> Response;
+        let levels: [(Of, Ask); 4] = [
+            (|h| &mut h.l1i, |h, line, at| h.access_older(line, at, false, Requester::Fetch)),
+            (|h| &mut h.l1d, |h, line, at| h.access_older(line, at, false, Requester::Data)),
+            (|h| &mut h.l2, |h, line, at| h.access_l2(line, at, false, Requester::Data)),
+            (|h| &mut h.llc, |h, line, at| h.access_llc(line, at, Requester::Data)),
+        ];
+        for (level, ask) in levels {
+            let mut h = hierarchy();
+            for other in [&mut h.l1i, &mut h.l1d, &mut h.l2, &mut h.llc] {
+                other.mshrs = Mshrs::new(64);
+            }
+            level(&mut h).mshrs = Mshrs::new(2);
+            let mut ask = |line: u64, at| ask(&mut h, Line(line << 10), at).ready;
+            // Any level's miss takes 142 cycles: the last one's latency, and memory's. The bus has a line a cycle.
+            assert_eq!([ask(1, 0), ask(2, 0)], [142, 143]);
+            // The third line goes on its way when the first is there, however often it is asked for meanwhile.
+            assert_eq!([ask(3, 1), ask(3, 2), ask(3, 100)], [284; 3]);
+            // Where one is free, who asks ten cycles earlier has the line so much earlier …
+            assert_eq!([ask(4, 1000), ask(4, 990)], [1142, 1132]);
+            // … but not if none was: it begins at 2142 for both, and for one that asked before the first two by so
+            // much earlier as it asked.
+            assert_eq!([ask(5, 2000), ask(6, 2000)], [2142, 2143]);
+            assert_eq!([ask(7, 2100), ask(7, 2050), ask(7, 1990)], [2284, 2284, 2284 - 110]);
+        }
+    }
+
+    #[test]
+    fn a_line_that_waits_for_an_mshr_takes_as_long_on_skylake_server() {
+        let mut machine = shipped_machine("skylake-server");
+        machine.l1d.as_mut().unwrap().mshrs = 2;
+        let mut h = Hierarchy::new(&machine, 1).unwrap();
+        let mut ask =
+            |mib: u64, at| h.access(Hpa::new(mib << 20), at, false, Requester::Data).ready;
+        // At 2 GHz: the last level's 42 cycles, 40 of the controller, 29 each for the row and for the column, and 7 of
+        // the bus, which the second line waits for. The third one, asked for at 1, begins at 147.
+        assert_eq!([ask(1, 0), ask(2, 0)], [147, 147 + 7]);
+        assert_eq!([ask(3, 1), ask(3, 2)], [147 + 147; 2]);
     }
 
     #[test]

@@ -167,12 +167,12 @@ impl Hierarchy {
         match into {
             Prefetching::L1d => {
                 let below = self.access_l2(line, at, false, Requester::Prefetch);
-                let ready = self.l1d.book(line, at, below.ready, frontiers);
+                let ready = self.l1d.book(line, (at, at), below.ready, frontiers);
                 self.fill_l1(Requester::Prefetch, line, false, true, ready);
             }
             Prefetching::L2 => {
                 let below = self.access_llc(line, at, Requester::Prefetch);
-                let ready = self.l2.book(line, at, below.ready, frontiers);
+                let ready = self.l2.book(line, (at, at), below.ready, frontiers);
                 self.fill_l2(line, false, false, true, ready);
             }
         }

@@ -146,9 +146,9 @@ impl<S: Translates<Gpa, Hpa>> Place<Gpa> for Host<'_, S> {
             if R::TIMED {
                 at += tlb.latency();
             }
-            if let Some((&Translation { frame, level, ready, .. }, _)) = tlb.look_up(entry.raw()) {
-                let ready = if R::TIMED { at.max(ready) } else { at };
-                return Ok((self.offset(entry, frame, level), ready));
+            if let Some((&found, _)) = tlb.look_up(entry.raw()) {
+                let ready = if R::TIMED { at.max(found.ready_for(at)) } else { at };
+                return Ok((self.offset(entry, found.frame, found.level), ready));
             }
         }
         // Processors write accessed bits to guest tables, so the host sees their pages as written

@@ -1,21 +1,23 @@
 use flatwalk_os::Random;
+use flatwalk_paging::Rights;
 use flatwalk_symbols::Symbols;
 use flatwalk_trace::{Backing, Event, Protection};
 use serde_json::json;
 
 use super::*;
-use crate::config::machine::WalkEnd;
+use crate::config::machine::{Pwc, WalkEnd};
 use crate::config::scheme::{Scheme, TranslationMode};
+use crate::config::table::Pages;
 use crate::counts::forget;
 use crate::driver::piece::Piece;
 use crate::driver::run::{Mode, Run};
 use crate::memory::reader::NoClock;
 use crate::mmu::event::Request;
-use crate::mmu::tlb::TlbStatistics;
+use crate::mmu::tlb::{TlbStatistics, Translation};
 use crate::report::result::RunResult;
 use crate::tests::testing::{
-    DATA, Do, Scenario, as_host, chained_scheme, cuckoo_scheme, go, inverted_scheme, scheme,
-    scheme_with,
+    DATA, Do, Scenario, as_host, chained_scheme, cuckoo_scheme, go, host_table, inverted_scheme,
+    scheme, scheme_with,
 };
 
 const PAGE: u64 = 4096;
@@ -65,6 +67,42 @@ fn agrees_with_the_tables_of_every_combination() {
                 assert_eq!(found.unwrap().physical, expected, "{guest:?} over {host:?}, {at:#x}");
             }
         }
+    }
+}
+
+#[test]
+fn a_guests_levels_are_its_hosts() {
+    let mut scheme = scheme(4, &[]);
+    scheme.table.geometry = Some(Pages { page_shift: 14, index_bits: 11 });
+    assert!(scheme.validate().is_ok());
+    scheme.host = Some(host_table(4, &[]));
+    let refused = scheme.validate().unwrap_err().to_string();
+    assert!(refused.contains("`table.geometry`: is x86-64's in a guest"), "{refused}");
+}
+
+#[test]
+fn who_asks_earlier_has_a_translation_earlier() {
+    let (frame, rights) = (Hpa::new(PAGE), Rights::ALL);
+    let entry = Translation { frame, level: 1, rights, dirty: true, requested: 50, ready: 80 };
+    assert_eq!([0, 40, 50, 60, 90].map(|at| entry.ready_for(at)), [30, 70, 80, 80, 80]);
+}
+
+/// A walk in a unified cache starts from a pointer that an entry of the level above the node gave.
+#[test]
+fn hits_of_a_unified_cache_are_by_the_level_of_the_entry() {
+    for (flatten, level) in [(&[][..], "L2"), (&["L2L1"][..], "L3"), (&["L4L3", "L2L1"], "L3")] {
+        let mut scenario = Scenario::new(scheme(4, flatten));
+        scenario.machine.pwc = Pwc::Unified { latency_cycles: 1, entries: 32, ways: 8 };
+        let mut run = scenario.start(&[(DATA, 4 * PAGE)], true);
+        walk(&mut run, DATA);
+        walk(&mut run, DATA + PAGE);
+        let hits: Vec<_> = RunResult::new(&run, "test", 1, &mut Symbols::default())
+            .pwc
+            .into_iter()
+            .filter(|pwc| pwc.hits > 0)
+            .collect();
+        let [hit] = &hits[..] else { panic!("{flatten:?}: {hits:?}") };
+        assert_eq!((&*hit.level, hit.hits), (level, 1), "{flatten:?}");
     }
 }
 
