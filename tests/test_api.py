@@ -107,6 +107,10 @@ print((peak_kib() - before) << 10)
     ("addresses", "words"),
     [
         (np.array([1, 2], dtype=np.int32), "unsigned 64-bit"),
+        (np.array([1, 2], dtype=np.int64), "unsigned 64-bit"),
+        (np.array([1, 2], dtype=np.float64), "unsigned 64-bit"),
+        (np.array([1, 2], dtype=">u8"), "unsigned 64-bit"),
+        (7, "of type int is no array"),
         (np.array([[1, 2]], dtype=np.uint64), "one-dimensional"),
         (np.arange(8, dtype=np.uint64)[::2], "contiguous"),
         (np.array([], dtype=np.uint64), "there are none"),
@@ -115,8 +119,55 @@ print((peak_kib() - before) << 10)
     ],
 )
 def test_what_is_no_array_of_addresses_is_refused(addresses: Any, words: str) -> None:
-    with pytest.raises(fw.FlatwalkError, match=words):
+    with pytest.raises(fw.FlatwalkError, match=words) as caught:
         fw.simulate(addresses=addresses, **COUNTS)
+    if "unsigned" in words:
+        assert isinstance(caught.value, fw.UsageError)
+        assert caught.value.where == "addresses"
+        assert caught.value.remedy == "give np.asarray(x, dtype=np.uint64)"
+        own = np.asarray(addresses, dtype=np.uint64)
+        assert fw.simulate(addresses=own, **COUNTS)["loads"] == 2
+
+
+@pytest.mark.parametrize(
+    ("asked", "words"),
+    [
+        ({"seed": -1}, "seed cannot be -1"),
+        ({"seed": 1 << 64}, "seed cannot be 18446744073709551616"),
+        ({"seed": 1.5}, "seed cannot be 1.5"),
+        ({"seed": True}, "seed cannot be True"),
+        ({"threads": -1}, "threads cannot be -1"),
+        ({"windows": -1}, "windows cannot be -1"),
+        ({"instructions_per_access": 0}, "instructions_per_access cannot be 0"),
+        ({"error": -1}, "error cannot be -1"),
+        ({"large_pages": 1.5}, "'1.5' is not a percentage"),
+        ({"instructions": -1}, "count '-1' not understood"),
+        ({"context_switch_ms": -1}, "0.001 to 1000000"),
+        ({"large_pages": 101}, "'101' is not a percentage"),
+    ],
+)
+def test_numbers_that_cannot_be_name_the_argument(asked: dict[str, Any], words: str) -> None:
+    with pytest.raises(fw.UsageError) as caught:
+        fw.simulate(workload="gups:4MiB", **asked)
+    assert words in caught.value.what
+    assert caught.value.where == next(iter(asked))
+
+
+@pytest.mark.parametrize(
+    ("refused", "remedy"),
+    [
+        (lambda: fw.walk(workload="gups:4MiB", seed=-1), "0 to 2^64 − 1"),
+        (lambda: fw.record(["true"], "t.fwt", seed=-1), "0 to 2^64 − 1"),
+        (lambda: fw.walk(workload="gups:4MiB", large_pages=-1), "0 to 100"),
+    ],
+)
+def test_other_functions_have_the_same_numbers(refused: Callable[[], object], remedy: str) -> None:
+    with pytest.raises(fw.UsageError, match="cannot be -1") as caught:
+        refused()
+    assert caught.value.remedy == f"give a whole number from {remedy}"
+    both: list[Any] = [7, np.int64(7)]
+    seeds = [fw.simulate(workload="gups:4MiB", seed=seed, **COUNTS)["seed"] for seed in both]
+    assert seeds == [7, 7]
 
 
 def test_objects_are_checked_and_changed() -> None:
@@ -333,3 +384,6 @@ def test_the_examples_of_the_docs_run(tmp_path: Path) -> None:
     )
     assert done.returncode == 0, done.stderr
     assert "accesses_per_walk" in done.stdout
+    hits = re.search(r"'Ahead': {'hits': (\d+)", done.stdout)
+    assert hits, done.stdout
+    assert int(hits[1]) > 0

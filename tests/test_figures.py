@@ -214,12 +214,21 @@ def test_files_are_as_wide_as_a_column_and_the_same_twice(tmp_path: Path, call: 
     assert (tmp_path / "a-served.png").read_bytes().startswith(b"\x89PNG")
 
 
+def test_the_directory_of_files_is_made(tmp_path: Path, call: Call) -> None:
+    (tmp_path / "a.json").write_text(json.dumps(answer(fake.sample(fake.gups()))))
+    for _ in range(2):
+        done = call("figures", "a.json", "--only", "speed", "--format", "svg", "--to", "paper/figures")
+        assert (done.code, done.out) == (0, "paper/figures/a-speed.svg\n"), done.err
+    assert (tmp_path / "paper" / "figures" / "a-speed.svg").is_file()
+
+
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
         (["--only", "speeds"], "there are speed, cycles"),
         (["--format", "jpg"], "one of pdf, svg, png"),
-        (["--to", "nowhere"], "no directory nowhere"),
+        (["--to", "a.json"], "a.json cannot be made"),
+        (["--to", "a.json/figures"], "a.json/figures cannot be made"),
     ],
 )
 def test_what_cannot_be_drawn_is_refused(

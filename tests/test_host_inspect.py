@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -15,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from flatwalk import settings
+from flatwalk import presenting, settings
 from flatwalk.errors import FlatwalkError, UsageError
 from flatwalk.host import advice, designs, machine, process, results, show
 from flatwalk.host.process import LARGE, Area, Level, Pages, Process
@@ -70,6 +71,30 @@ def test_a_live_process_is_read_completely_and_left_alone() -> None:
     assert small + large == pytest.approx(rss, rel=0.05)
     assert sum(1 for pages in found.pages if pages.end - pages.start == 4096) >= 1024
     assert sys.executable in found.name
+
+
+def test_the_table_of_schemes_fits_a_narrow_terminal(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    warm = {
+        "page_table_bytes": 128 << 10,
+        "data_bytes": 64 << 20,
+        "accesses_per_walk": 1.25,
+        "walks": 23456,
+        "instructions": 400_000,
+    }
+    row = {"scheme": "fpt-nonf", "reach_bytes": 1 << 45, "warm": warm, "cold": warm}
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
+    for columns, fewest, most in ((40, 3, 4), (80, 1, 2), (200, 0, 0)):
+        monkeypatch.setenv("COLUMNS", str(columns))
+        cells = designs.table_rows([row])
+        left_out = presenting.show_some(designs.TABLE_HEADERS, cells, designs.SPARE)
+        assert fewest <= len(left_out) <= most
+        shown = re.sub("\x1b\\[[0-9;?]*[a-zA-Z]", "", capsys.readouterr().out).splitlines()
+        assert max(map(len, shown)) <= columns
+        for header, cell in zip(designs.TABLE_HEADERS, cells[0], strict=True):
+            if header not in left_out:
+                assert any(cell in line for line in shown)
 
 
 def test_both_ways_of_reading_agree() -> None:

@@ -238,6 +238,10 @@ def test_busy_and_stolen_processors_are_reported(tmp_path: Path) -> None:
     assert others.startswith("Other programs took 10 % of processor 1")
     assert "busy for 6 % of the time" in elsewhere
     assert "away for 10 % of the time" in stolen
+    assert "processor 1: stop them, or choose another" in others
+    others, _, stolen = machine.disturbances(shares, [1, 0])
+    assert "of processors 0, 1: stop them, or choose others with --cpu" in others
+    assert "took processors 0, 1 away" in stolen
 
 
 def test_a_few_ticks_are_no_disturbance(tmp_path: Path) -> None:

@@ -156,6 +156,23 @@ def test_rounds_on_a_busy_host_are_measured_again(
     assert len(kernel()) == 4 * 10
 
 
+def test_rounds_that_are_measured_again_are_still_to_come(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kernel: Callable[..., list[Any]]
+) -> None:
+    shares = iter([QUIET, {**QUIET, "others": 0.5}, QUIET, {**QUIET, "others": 0.5}, *[QUIET] * 9])
+    monkeypatch.setattr(machine.Busyness, "shares", lambda _: dict(next(shares)))
+    told: list[tuple[int, int | None]] = []
+    plan = measure.Plan(5, 60, seed=1, cpus=[0])
+    measure.run(bench(tmp_path), plan, host(), lambda *both: told.append(both))
+    assert len(kernel()) == 4 * 8
+    # Six rounds at first; two more as two are found disturbed.
+    assert told[:4] == [(done, 24) for done in range(1, 5)]
+    totals = [total for _, total in told]
+    assert totals == sorted(totals, key=lambda total: total or 0)
+    assert told[-1] == (32, 32)
+    assert [total for done, total in told if done == total] == [32]
+
+
 def test_where_no_round_is_quiet_all_count(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kernel: Callable[..., list[Any]]
 ) -> None:
@@ -470,17 +487,55 @@ def test_measure_save_and_diff(
     assert "would have been seen" in same.out
 
 
+def test_the_table_of_a_difference_fits_its_terminal(
+    tmp_path: Path,
+    kernel: Callable[..., list[Any]],
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    for name, slower in (("a.json", 1234.0), ("b.json", 1300.0)):
+        kernel(slower=slower)
+        results.save(tmp_path / name, measured(tmp_path, runs=10))
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
+    for columns, left_out in ((60, "pooled t, d, Welch t"), (80, "pooled t"), (200, None)):
+        monkeypatch.setenv("COLUMNS", str(columns))
+        diff.run(tmp_path / "a.json", tmp_path / "b.json", other_host=False, plot=None, as_json=False)
+        said = re.sub("\x1b\\[[0-9;?]*[a-zA-Z]", "", capsys.readouterr().out)
+        table = said[said.index("same.") : said.index("file: B")]
+        assert max(map(len, table.splitlines())) <= columns
+        assert table.count(" %") == 4
+        told = f"Left out for want of room: {left_out}; --json has them."
+        assert (told in " ".join(said.split())) == (left_out is not None)
+
+
 def test_the_articles_figures_on_the_command_line(call: Callable[..., Result]) -> None:
     done = call("host", "diff", "105.6367:0.16293:30", "105.88:0.18822:30")
     assert done.code == 0, done.err
-    assert "pooled: t = -5.353, df = 58, p = 1.543e-06, A − B -0.3343 … -0.1523" in done.out
-    assert "Welch: t = -5.353, df = 56.8" in done.out
+    assert "pooled: t = −5.353, df = 58, p = 1.543e-06, A − B −0.3343 … −0.1523" in done.out
+    assert "Welch: t = −5.353, df = 56.8" in done.out
     assert "B is 0.23 % slower" in done.out
     assert "no measurable difference" in call("host", "diff", "100:5:30", "101:5:30").out
     assert call("host", "diff", "0:1:30", "1:1:30").code == 2
     assert "not compared" in call("host", "diff", "1:1:30", "a.json").err
     refused = call("host", "diff", "100:5:30", "101:5:30", "--json")
     assert (refused.code, "--json" in refused.err) == (2, True)
+
+
+@pytest.mark.parametrize("two", [("1:2", "1:2:3"), ("nan:1:30", "1:1:30"), ("1:1:30", "1.2.3:1:30")])
+def test_what_is_no_sample_is_said_to_be_none(call: Callable[..., Result], two: tuple[str, str]) -> None:
+    done = call("host", "diff", *two)
+    assert (done.code, done.out) == (2, "")
+    wrong = two[1] if two[0] == "1:1:30" else two[0]
+    assert f"{wrong} is not a sample" in done.err
+    assert "MEAN:SD:N" in done.err
+
+
+def test_a_file_may_have_a_colon_in_its_name(
+    call: Callable[..., Result], tmp_path: Path, kernel: Callable[..., list[Any]]
+) -> None:
+    assert kernel() == []
+    results.save(tmp_path / "5level:a.json", measured(tmp_path))
+    assert "no measurable difference" in call("host", "diff", "5level:a.json", "5level:a.json").out
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from flatwalk.host import diff, stats, wording
+from flatwalk.host import diff, show, stats, wording
 
 T_29 = 2.045229642  # 97.5 % point of Student's t, 29 degrees of freedom
 
@@ -375,3 +375,32 @@ def test_controls_that_did_not_change_are_not_named(
         monkeypatch.setattr(diff, "controls", lambda _a, _b, two=two: [("clock", two)])
         diff._show_controls(result, result, stats.Drift(0.01, 0.0))  # noqa: SLF001
         assert ("controls that no kernel influences" in capsys.readouterr().out) == is_named
+
+
+def test_what_the_verdicts_allow_for_follows_from_the_controls(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    result: Any = None
+    # A tenth more, within errors of a tenth and a fifth, or with none.
+    for error, told in ((0.1, "no more than their errors explain"), (0.0, "allow for ± 9.5 %")):
+        two = (stats.Moments(5, 1.0, 0.1, error), stats.Moments(5, 1.1, 0.1, 2 * error))
+        monkeypatch.setattr(diff, "controls", lambda _a, _b, two=two: [("clock", two)])
+        diff._show_controls(result, result, stats.drift([two]))  # noqa: SLF001
+        said = capsys.readouterr().out
+        assert "clock +10.00 %" in said
+        assert told in said
+        assert "± 0.000" not in said
+
+
+def test_half_of_a_rates_interval_is_that_of_its_reciprocal() -> None:
+    rates = [1.0, 4.0, 2.0, 5.0, 3.0, 2.5]
+    found = stats.summarise(rates, rate=True)
+    half = show._half(found, rate=True)  # noqa: SLF001
+    assert 1 / found.interval.low == pytest.approx((1 + half) / found.mean)
+    assert 1 / found.interval.high == pytest.approx((1 - half) / found.mean)
+    times = stats.summarise([1 / rate for rate in rates])
+    assert show._half(times, rate=False) == pytest.approx(half)  # noqa: SLF001
+    endless = stats.Summary(2, 1.0, stats.Interval(0.5, math.inf), 0.1, drifts=False)
+    assert show._half(endless, rate=True) == pytest.approx(1.0)  # noqa: SLF001
+    none = stats.Summary(2, 1.0, stats.Interval(0.0, 2.0), 0.1, drifts=False)
+    assert show._half(none, rate=True) == math.inf  # noqa: SLF001

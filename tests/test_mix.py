@@ -418,6 +418,11 @@ def test_an_error_asks_for_no_windows_that_shorten_warm_ups(flatwalk: Flatwalk) 
         (["--mix", "5*gups:64MiB"], "4 cores"),
         (["--mix", "2*gups", "--machine", "skylake-server"], "1 cores"),
         (["--mix", "2*gups", "--workload", "gups"], "more than one thing"),
+        (["--mix", "gups:4MiB", "--workload", "gups:4MiB"], "more than one thing"),
+        (
+            ["--mix", "2*gups:4MiB", "--schemes", "radix4,csalt", "--set", 'multicore.isolation="ways"'],
+            'write "owners", or leave out the scheme\n  where:  --set multicore.isolation',
+        ),
         (["--mix", "2*gups", "--mode", "functional"], "take time"),
         (["--mix", "2*gups", "--energy"], "energy is of one program's run"),
         (["--mix", "2*gups", "--time", "1"], "nothing to record"),

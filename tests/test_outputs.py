@@ -339,14 +339,14 @@ def test_what_leaves_nothing_to_measure_is_refused(call: Call, tmp_path: Path) -
 def test_what_a_trace_holds_is_said_in_words(call: Call, tmp_path: Path) -> None:
     assert call("record", "--exhaustive", "-o", "true.fwt", "--", "true").code == 0
     words = dict(line.split("  ", 1) for line in call("trace", "info", "true.fwt").out.splitlines())
-    assert words["ended early"].strip() == "no"
+    assert words["file complete"].strip() == "yes"
     assert float(words["bytes per instruction"]) < 10
     assert len(words["bytes per instruction"].strip()) <= 5
     assert " map, " in words["events"]
     assert "[" not in words["touched"] + words["events"]
     (tmp_path / "cut.fwt").write_bytes((tmp_path / "true.fwt").read_bytes()[:20_000])
     words = dict(line.split("  ", 1) for line in call("trace", "info", "cut.fwt").out.splitlines())
-    assert words["ended early"].strip() == "yes"
+    assert words["file complete"].strip() == "no"
     result = call("trace", "import", "true.fwt", "again.fwt")
     assert result.code == 1
     assert result.err == "error: true.fwt: this trace is in flatwalk's own format already; use it as it is\n"
@@ -487,6 +487,22 @@ def test_columns_that_are_left_out_are_named(terminal: Callable[..., list[str]])
         "have them."
     )
     assert terminal(80, presenting.say_left_out, []) == [""]
+
+
+@pytest.mark.parametrize(("columns", "left_out"), [(100, []), (50, ["last"]), (38, ["last", "figure"])])
+def test_columns_that_can_be_spared_go_first(
+    terminal: Callable[..., list[str]], columns: int, left_out: list[str]
+) -> None:
+    headers, rows = ["words ", "figure", "more", "last"], [["a name of words", "1" * 12, "2" * 12, "3" * 12]]
+    found: list[str] = []
+    lines = terminal(columns, lambda: found.extend(presenting.show_some(headers, rows, ["last", "figure"])))
+    assert found == left_out
+    assert max(map(len, lines)) <= columns
+    whole = " ".join(" ".join(lines).split())
+    for header, cell in zip(headers[1:], rows[0][1:], strict=True):
+        assert (cell in whole) == (header not in left_out)
+    told = terminal(200, presenting.say_left_out, ["last"], "--json has")
+    assert told[0] == "Left out for want of room: last; --json has them."
 
 
 def test_settings_are_not_broken_within_their_names(terminal: Callable[..., list[str]]) -> None:

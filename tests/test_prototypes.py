@@ -12,11 +12,13 @@ import signal
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 import flatwalk as fw
+from flatwalk import prototypes
 from tests.prototypes.hashed import Hashed
 from tests.prototypes.leaf_map import LeafMap
 from tests.prototypes.next_page import NextPage
@@ -196,6 +198,17 @@ def test_an_exception_is_the_cause_and_is_found_by_the_check() -> None:
         fw.check_organisation(Greedy)
 
 
+@pytest.mark.parametrize(("seconds", "told"), [(0.0321, "of 32 ms went"), (2.5, "of 2.5 s went")])
+def test_a_short_time_is_in_milliseconds(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], seconds: float, told: str
+) -> None:
+    times = iter([10.0, 10.0 + seconds])
+    monkeypatch.setattr(prototypes, "time", SimpleNamespace(perf_counter=lambda: next(times)))
+    with prototypes.timed([{"scheme": {"table": {"class": "Own", "code": "0"}}}]):
+        pass
+    assert told in " ".join(capsys.readouterr().err.split())
+
+
 def test_the_share_of_python_is_noted(capsys: pytest.CaptureFixture[str]) -> None:
     one, other = (fw.simulate(fw.Scheme.of(LeafMap()), **{**SHORT, "large_pages": 0}) for _ in range(2))
     assert json.dumps(one) == json.dumps(other), "the same seed, the same bytes"
@@ -268,6 +281,7 @@ def test_ctrl_c_ends_a_simulation_in_python(then: str, tmp_path: Path) -> None:
     program = """
 import os, time
 import flatwalk as fw
+from flatwalk import prototypes
 from tests.prototypes.leaf_map import LeafMap
 class Slow(LeafMap):
     begun = False

@@ -318,6 +318,53 @@ def test_an_interrupted_recording_keeps_what_it_has(tmp_path: Path, number: sign
     assert info["stopped"] == f"the run was stopped by {by}"
 
 
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_what_dies_otherwise_while_it_is_ended_was_stopped(tmp_path: Path, number: signal.Signals) -> None:
+    """As QEMU does, which may fail on the way out."""
+    script = (
+        f"import os, signal; signal.signal({int(number)}, lambda *_: os.abort()); print('go', flush=True)\n"
+        "while True: pass"
+    )
+    helper = (
+        "import sys; from pathlib import Path; from flatwalk.recorder import record\n"
+        f"result = record([sys.executable, '-I', '-c', {script!r}], Path('out.fwt'))\n"
+        "print(result.status, flush=True)\n"
+    )
+    with started(helper, tmp_path) as running:
+        assert running.stdout is not None
+        assert running.stdout.readline() == "go\n"
+        if number == signal.SIGINT:
+            os.killpg(running.pid, number)
+        else:
+            running.send_signal(number)
+        assert running.stdout.readline() == f"{-signal.SIGABRT}\n"
+    by = "Ctrl-C" if number == signal.SIGINT else number.name
+    assert engine.trace_info(tmp_path / "out.fwt")["stopped"] == f"the run was stopped by {by}"
+
+
+def test_a_later_crash_is_the_programs_own(tmp_path: Path) -> None:
+    script = (
+        "import os, signal; signal.signal(2, lambda *_: os.write(1, b'caught\\n')); os.write(1, b'go\\n')\n"
+        "os.read(0, 1); os.abort()"
+    )
+    helper = (
+        "import sys; from pathlib import Path; from flatwalk.recorder import session\n"
+        "session.FAILURE_SECONDS = 0.0\n"
+        f"result = session.record([sys.executable, '-I', '-c', {script!r}], Path('out.fwt'))\n"
+        "print(result.status, result.traces[0].stopped, flush=True)\n"
+    )
+    their_input, ours = os.pipe()
+    with started(helper, tmp_path, stdin=their_input) as running:
+        os.close(their_input)
+        assert running.stdout is not None
+        assert running.stdout.readline() == "go\n"
+        os.killpg(running.pid, signal.SIGINT)
+        assert running.stdout.readline() == "caught\n"
+        os.write(ours, b"\n")
+        os.close(ours)
+        assert running.stdout.readline() == f"{-signal.SIGABRT} None\n"
+
+
 def test_a_program_may_go_on_after_sigquit(tmp_path: Path) -> None:
     """As a JVM does, which prints its stacks."""
     script = "trap 'echo caught' QUIT; echo go; read -r _; read -r _; exit 5"

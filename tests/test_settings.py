@@ -189,6 +189,20 @@ def test_a_mistake_in_a_scheme_names_file_key_and_remedy(
         assert words in caught.value.what
 
 
+@pytest.mark.parametrize("kind", ["scheme", "machine", "mix", "sweep"])
+@pytest.mark.parametrize("key", ["name", "title"])
+@pytest.mark.parametrize("text", [r"a\nb", r"a\tb", r"\u001b[1m", r"a\u2028b"])
+def test_names_and_titles_are_lines(tmp_path: Path, kind: str, key: str, text: str) -> None:
+    """They stand in sentences and tables."""
+    folder = settings.DATA / {"mix": "mixes"}.get(kind, f"{kind}s")
+    shipped = next(iter(sorted(folder.glob("*.toml")))).read_text(encoding="utf-8")
+    edited = re.sub(f"^{key} = .*", "", shipped, flags=re.MULTILINE)
+    path = tmp_path / "mine.toml"
+    path.write_text(f'{key} = "{text}"\n{edited}', encoding="utf-8")
+    with pytest.raises(UsageError, match=f"not a valid {kind}: {key} must be one line"):
+        settings.read(path, kind)
+
+
 def test_unknown_names_suggest_the_nearest() -> None:
     with pytest.raises(UsageError, match="there is no scheme 'fptt'") as caught:
         settings.scheme("fptt")

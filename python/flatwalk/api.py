@@ -10,9 +10,12 @@ from __future__ import annotations
 import copy
 import html
 import json
+import operator
+import re
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Self, TypedDict, Unpack, cast
+from typing import TYPE_CHECKING, Any, Self, SupportsIndex, TypedDict, Unpack, cast
 
 from flatwalk import (
     comparing,
@@ -36,7 +39,7 @@ from flatwalk.organisation import Found, Geometry, Memory, Next, Organisation, O
 from flatwalk.workload import parse_workload, text_of
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
 
     import numpy as np
     import pandas as pd
@@ -298,6 +301,7 @@ def check_organisation(
     Raises:
         FlatwalkError: With what is wrong, and the shortest list of steps that shows it.
     """
+    seed = _whole("seed", seed, 0, _MOST_SEED)
     own = organisation() if isinstance(organisation, type) else organisation
     name = type(own).__name__
     found = engine.check_organisation(Scheme.of(own, base=base).table, seed, cases)
@@ -547,11 +551,21 @@ def compare(
             f"{' and '.join(sources) or 'nothing'} given as a source",
             remedy=f"give one of {', '.join(given)}",
         )
+    seed = _whole("seed", seed, 0, _MOST_SEED)
+    threads = _whole("threads", threads, 0, _MOST_THREADS)
+    instructions_per_access = _whole("instructions_per_access", instructions_per_access, 1, 64)
+    if windows is not None:
+        windows = _whole("windows", windows, 1, _MOST_SEED)
+    if error is not None and not 0 < error < 1:
+        remedy = "give a share above 0 and below 1, as 0.01"
+        raise UsageError(f"error cannot be {error!r}", where="error", remedy=remedy)
+    if addresses is not None:
+        _check_addresses(addresses)
     asked = [schemes] if isinstance(schemes, str | Scheme) else schemes
     own = [one if isinstance(one, Scheme) else Scheme.named(one) for one in asked]
     where = [machine] if isinstance(machine, str | Machine) else machine
     places = [one if isinstance(one, Machine) else Machine.named(one) for one in where]
-    shares = [large_pages] if isinstance(large_pages, int) else large_pages or []
+    shares = [large_pages] if isinstance(large_pages, int | float) else large_pages or []
     options = configurations.Options(
         workload=None if workload is None else str(workload),
         trace=None if trace is None else Path(trace),
@@ -578,8 +592,77 @@ def compare(
         mode=mode,
         jobs=threads,
     )
-    runs = configurations.runs_of(options, _tables(places, "machine"), _tables(own, "scheme"))
-    return Comparison(comparing.respond(options, comparing.lengths_of(options), runs))
+    with _arguments_named():
+        runs = configurations.runs_of(options, _tables(places, "machine"), _tables(own, "scheme"))
+        return Comparison(comparing.respond(options, comparing.lengths_of(options), runs))
+
+
+_MOST_SEED, _MOST_THREADS = 2**64 - 1, 2**16
+
+
+def _whole(name: str, value: SupportsIndex, least: int, most: int) -> int:
+    """A whole number within a range, NumPy's, too.
+
+    Raises:
+        UsageError: If it is none.
+    """
+    try:
+        number = least - 1 if isinstance(value, bool) else operator.index(value)
+    except TypeError:
+        number = least - 1
+    if not least <= number <= most:
+        end = "2^64 − 1" if most == _MOST_SEED else str(most)
+        raise UsageError(
+            f"{name} cannot be {value!r}", where=name, remedy=f"give a whole number from {least} to {end}"
+        )
+    return number
+
+
+def _check_addresses(addresses: object) -> None:
+    """Passes what the engine can read without copying it.
+
+    Raises:
+        UsageError: If it is something else.
+    """
+    array = "np.asarray(x, dtype=np.uint64)"
+    try:
+        view = memoryview(addresses)  # type: ignore[arg-type]
+    except (TypeError, ValueError, BufferError) as error:
+        raise UsageError(
+            f"a value of type {type(addresses).__name__} is no array of unsigned 64-bit numbers",
+            where="addresses",
+            remedy=f"give {array}",
+        ) from error
+    if view.itemsize != 8 or view.format.lstrip("@=<") not in {"L", "Q"}:
+        raise UsageError(
+            "the array does not hold unsigned 64-bit numbers, as this machine writes them",
+            where="addresses",
+            remedy=f"give {array}",
+        )
+    if view.ndim != 1 or not view.c_contiguous:
+        raise UsageError(
+            "the array is not one-dimensional and contiguous",
+            where="addresses",
+            remedy="give np.ascontiguousarray(x).ravel()",
+        )
+
+
+#: What the command line calls otherwise than the arguments of `compare`, by its options.
+_ARGUMENTS = {"--jobs": "threads", "--context-switch": "context_switch_ms", "-- CMD": "command"}
+
+
+@contextmanager
+def _arguments_named() -> Iterator[None]:
+    """Lets errors name the arguments of a function, where they would name options of the command line."""
+
+    def argument(match: re.Match[str]) -> str:
+        return _ARGUMENTS.get(match[0]) or match[0].removeprefix("--").replace("-", "_")
+
+    try:
+        yield
+    except FlatwalkError as error:
+        error.where = error.where and re.sub(r"(?<!\S)--( CMD|[a-z][a-z-]*)", argument, error.where)
+        raise
 
 
 def _text(value: float | str | None) -> str | None:
@@ -700,6 +783,8 @@ def walk(
             f"{address!r} is not an address", where="address", remedy="give a number, as 0x7f0000201234"
         )
     source = {"trace": str(trace)} if workload is None else {"workload": parse_workload(str(workload))}
+    seed = _whole("seed", seed, 0, _MOST_SEED)
+    large_pages = _whole("large_pages", large_pages, 0, 100)
     place = machine if isinstance(machine, Machine) else Machine.named(machine)
     own = scheme if isinstance(scheme, Scheme) else Scheme.named(scheme)
     return Walk(
@@ -752,6 +837,7 @@ def record(
     from flatwalk.recorder import Sample  # noqa: PLC0415
     from flatwalk.recorder import record as run  # noqa: PLC0415
 
+    seed = _whole("seed", seed, 0, _MOST_SEED)
     sample = None if exhaustive else Sample(seed=seed)
     with output.Progress("Recording") as progress:
         found = run(_words_of(command), Path(trace), sample=sample, seconds=seconds, progress=progress)

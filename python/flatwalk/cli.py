@@ -32,6 +32,7 @@ from flatwalk.host import commands as host
 from flatwalk.vm import commands as vm
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
     from types import FrameType
 
 app = typer.Typer(
@@ -129,6 +130,17 @@ def main() -> None:
     sys.exit(code or int(standard.lost_messages()))
 
 
+def _command_path(words: Sequence[str]) -> str:
+    """The command that words of a command line begin with, where typer does not say which it was."""
+    path, command = "flatwalk", typer.main.get_command(app)
+    for word in words:
+        members = getattr(command, "commands", {})
+        if word not in members:
+            break
+        path, command = f"{path} {word}", members[word]
+    return path
+
+
 def _fail_usage(error: typer.TyperException) -> NoReturn:
     context = getattr(error, "ctx", None)
     message = error.format_message().strip()
@@ -138,5 +150,5 @@ def _fail_usage(error: typer.TyperException) -> NoReturn:
     if message.startswith("Usage:"):
         print(message)
         sys.exit(2)
-    path = context.command_path if context is not None else "flatwalk"
+    path = context.command_path if context is not None else _command_path(sys.argv[1:])
     _fail(str(FlatwalkError(message.rstrip("."), where=path, remedy=f"see {path} --help")), error.exit_code)

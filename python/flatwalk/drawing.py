@@ -49,8 +49,14 @@ def figures(
         raise UsageError(
             f"{kind!r} is not a format", where="--format", remedy=f"one of {', '.join(draw.FORMATS)}"
         )
-    if not to.is_dir():
-        raise UsageError(f"there is no directory {to}", where="--to", remedy="make it, or choose another one")
+    try:
+        to.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise UsageError(
+            f"the directory {to} cannot be made: {error.strerror}",
+            where="--to",
+            remedy="choose another one",
+        ) from error
     for name in wanted:
         target = to / f"{path.stem}-{name}.{kind}"
         draw.write(found[name](columns), target)

@@ -205,7 +205,16 @@ def workloads() -> list[dict[str, Any]]:
 def check(kind: str, value: dict[str, Any]) -> list[Problem]:
     """Every problem of a machine, scheme, mix, experiment, configuration (`run`) or answer (`results`)."""
     text = json.dumps(_finite(value), default=str)
-    return cast("list[Problem]", json.loads(_call("check", kind, text)))
+    return _broken(value) + cast("list[Problem]", json.loads(_call("check", kind, text)))
+
+
+def _broken(value: dict[str, Any]) -> list[Problem]:
+    """A name or a title that would break the lines that it is printed in."""
+    return [
+        {"key": key, "problem": "must be one line of what can be printed", "given": None, "known": []}
+        for key in ("name", "title")
+        if isinstance(text := value.get(key), str) and one_line(text) != text
+    ]
 
 
 def _finite(value: object) -> object:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import re
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from flatwalk import engine, intervals, output, settings, units
-from flatwalk.errors import UsageError
+from flatwalk.errors import FlatwalkError, UsageError
 from flatwalk.judged import bias_of, bias_words, least_sure, longer_warmup, mix_words
 from flatwalk.mixing import Mix, halved
 from flatwalk.presenting import json_written, note_warnings
@@ -16,7 +18,7 @@ from flatwalk.weighing import Weights, by_pages, weigh, words
 from flatwalk.workload import parse_workload, resized
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterator, Mapping
 
     from flatwalk.configurations import Options
     from flatwalk.intervals import Estimate
@@ -101,12 +103,32 @@ def run(options: Options, name: str, lengths: Lengths, runs: list[dict[str, Any]
     Raises:
         FlatwalkError: With what is wrong and what to do.
     """
+    _check_alone(options)
     mix = programs(name)
-    _check(options, mix, runs[0]["machine"])
+    _check(options, mix, runs)
     options.check_writable([Path(program) for program in mix["programs"] if is_trace(program)])
-    answer = _answer(options, mix, lengths, runs)
+    with _refusals(runs):
+        answer = _answer(options, mix, lengths, runs)
     with json_written(options.json, answer):
         _present(options, answer)
+
+
+@contextmanager
+def _refusals(runs: list[dict[str, Any]]) -> Iterator[None]:
+    """Lets what the engine refuses only when programs share a cache name where its key was given."""
+    try:
+        yield
+    except FlatwalkError as error:
+        found = re.fullmatch(r"(scheme .+ on machine `(.+)`): `([\w.]+)`: (.+)", error.what)
+        if found is None:
+            raise
+        key, problem = found[3], found[4]
+        is_set = any(key in run["settings"] for run in runs)
+        raise UsageError(
+            f"{found[1]}: {key} {problem}",
+            where=f"--set {key}" if is_set else f"{key} of {found[2]}",
+            remedy=f"{settings.REFERENCE} explains the key",
+        ) from error
 
 
 def _answer(
@@ -258,13 +280,17 @@ def _missing(answer: dict[str, Any], error: float) -> Missing | None:
     return least_sure(found, error, weights.windows, weights.coverage)
 
 
-def _check(options: Options, mix: dict[str, Any], machine: dict[str, Any]) -> None:
+def _check_alone(options: Options) -> None:
+    """Refuses another source next to a mix."""
     if options.command or options.trace is not None or options.workload is not None:
         raise UsageError(
             "more than one thing to simulate",
             where="--mix, --workload, --trace and -- CMD",
             remedy="give one of them",
         )
+
+
+def _check(options: Options, mix: dict[str, Any], runs: list[dict[str, Any]]) -> None:
     options.check_recorded()
     if options.energy:
         raise UsageError(
@@ -272,6 +298,7 @@ def _check(options: Options, mix: dict[str, Any], machine: dict[str, Any]) -> No
         )
     if options.mode != "timing":
         raise UsageError("programs share caches, which take time", where="--mode", remedy="leave it out")
+    machine = runs[0]["machine"]
     available = machine.get("multicore", {}).get("cores", 1)
     if len(mix["programs"]) > available:
         raise UsageError(

@@ -11,7 +11,7 @@ from flatwalk import output, units
 from flatwalk.results import lost_to_translation, walks_per_1000, warnings_of
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
     from pathlib import Path
 
     from flatwalk.blame import Blame
@@ -92,10 +92,26 @@ def show_machines(headers: list[str], rows: list[list[str]], title: str) -> list
     return left_out
 
 
-def say_left_out(headers: list[str]) -> None:
+def show_some(headers: list[str], rows: list[list[str]], spare: Sequence[str]) -> list[str]:
+    """Prints a table without those of the columns `spare`, the first first, that there is no room for.
+
+    Returns:
+        The headers of those.
+    """
+    left_out: list[str] = []
+    for header in spare:
+        if output.fits(headers, rows):
+            break
+        headers, rows = _without(headers, rows, headers.index(header))
+        left_out.append(header)
+    output.table(headers, rows)
+    return left_out
+
+
+def say_left_out(headers: list[str], where: str = "the report and --json have") -> None:
     """Says which columns of tables there was no room for, if there are any, and where they are."""
     if headers:
-        output.say(f"Left out for want of room: {', '.join(headers)}; the report and --json have them.")
+        output.say(f"Left out for want of room: {', '.join(headers)}; {where} them.")
 
 
 def cells(runs: list[Run]) -> tuple[list[str], list[list[str]]]:

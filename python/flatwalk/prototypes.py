@@ -408,8 +408,9 @@ def timed(runs: Sequence[Mapping[str, Any]]) -> Iterator[None]:
     yield
     seconds = time.perf_counter() - began
     more_busy, more_calls = engine.prototype_time()
+    took = f"{seconds:.1f} s" if seconds >= 1 else f"{1000 * seconds:.0f} ms"
     output.note(
         f"{' and '.join(classes)}: Python, which is slow: {units.percent((more_busy - busy) / seconds)} of "
-        f"{seconds:.1f} s went into {units.count(more_calls - calls)} calls. CONTRIBUTING.md shows how to "
-        "write it in Rust."
+        f"{took} went into {units.count(more_calls - calls)} calls. CONTRIBUTING.md shows how to write it in "
+        "Rust."
     )

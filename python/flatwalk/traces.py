@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from flatwalk import engine, output, units
+from flatwalk.errors import UsageError
 from flatwalk.printable import one_line
 
 if TYPE_CHECKING:
@@ -13,6 +14,8 @@ if TYPE_CHECKING:
 
 #: How many ranges of touched pages are shown.
 _SHOWN_RANGES = 4
+#: Formats that traces are exported to.
+WRITTEN = ("champsim",)
 
 
 def info(path: Path, *, as_json: bool, verify: bool) -> None:
@@ -27,8 +30,12 @@ def _print_info(found: dict[str, Any], *, as_json: bool) -> None:
     if as_json:
         print(output.as_json(found))
         return
-    width = max(map(len, found))
-    for key, value in found.items():
+    # What ends early is the file: its run may have been stopped early, too, and that is another key.
+    shown = dict(
+        ("file_complete", not value) if key == "ended_early" else (key, value) for key, value in found.items()
+    )
+    width = max(map(len, shown))
+    for key, value in shown.items():
         print(f"{key.replace('_', ' '):{width}}  {one_line(_readable(key, value))}")
 
 
@@ -64,6 +71,10 @@ def import_trace(source: Path, target: Path, kind: str | None) -> None:
 
 def export_trace(source: Path, target: Path, kind: str) -> None:
     """Converts a trace to a foreign format; the target appears only when it is complete."""
+    if kind not in WRITTEN:
+        raise UsageError(
+            f"no trace is written as {kind!r}", where="--format", remedy=f"give {' or '.join(WRITTEN)}"
+        )
     output.check_exists(source, "SOURCE")
     output.check_writable(target, "TARGET")
     output.check_apart([(target, "TARGET")], [(source, "SOURCE")])

@@ -21,7 +21,7 @@ def parse_size(text: str, where: str) -> int:
     """
     match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([KMGT]?)(?:iB|B)?", text.strip(), re.IGNORECASE | re.ASCII)
     if match is not None and (size := float(match[1]) * _BINARY[match[2].upper()]) >= _LIMIT:
-        raise UsageError(f"size {text!r} is too large", where=where, remedy="give less than 16384 TiB")
+        raise UsageError(f"size {text!r} is too large", where=where, remedy="give less than 16777216 TiB")
     if match is None:
         raise UsageError(
             f"size {text!r} not understood", where=where, remedy="for example 512GiB, 64MiB or 8G"

@@ -350,7 +350,7 @@ def inspect(
     *,
     schemes: Annotated[
         str | None,
-        Option(metavar="A,B,...", help="Schemes by name or path [default: those of `compare`]."),
+        Option(metavar="A,B,...", help="Schemes by name or path [default: those of `compare` without +ptp]."),
     ] = None,
     machine: Annotated[
         str, Option(metavar="NAME|PATH", help="Machine whose TLBs and PWC count walks.")

@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import re
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from flatwalk import output
+from flatwalk import output, presenting
 from flatwalk.errors import UsageError
 from flatwalk.host import machine, results, show, stats, wording
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from flatwalk.host.results import Result
 
 
@@ -57,22 +56,22 @@ def controls(a: Result, b: Result) -> list[tuple[str, tuple[stats.Moments, stats
 
 
 def published(text: str) -> stats.Moments | None:
-    """Reads `MEAN:SD:N`, as articles give them; None if `text` does not look like that.
+    """Reads `MEAN:SD:N`, as articles give them; None if `text` is a file, or has no colon.
 
     Raises:
         UsageError: If the figures are not possible.
     """
+    if ":" not in text or Path(text).exists():
+        return None
     match = re.fullmatch(r"([\d.]+(?:e-?\d+)?):([\d.]+(?:e-?\d+)?):(\d+)", text)
-    if not match:
-        return None
     try:
-        mean, sd, n = float(match[1]), float(match[2]), int(match[3])
+        mean, sd, n = (float(match[1]), float(match[2]), int(match[3])) if match else (0.0, 0.0, 0)
     except ValueError:
-        return None
+        mean, sd, n = 0.0, 0.0, 0
     if mean <= 0 or n < 2:
         raise UsageError(
-            f"{text} is not a sample",
-            remedy="write MEAN:SD:N, with a mean above 0 and at least 2 measurements",
+            f"{text} is not a sample, nor a file",
+            remedy="write MEAN:SD:N, with a mean above 0 and at least 2 measurements, or check the path",
         )
     if not (_LEAST <= mean <= _MOST and (sd == 0 or _LEAST <= sd <= _MOST) and n <= _MOST_MEASUREMENTS):
         raise UsageError(
@@ -87,12 +86,14 @@ def show_published(a: stats.Moments, b: stats.Moments) -> None:
     one = stats.compare_moments(a, b)
     for name, summary in (("A", one.a), ("B", one.b)):
         within = summary.interval
-        output.say(f"{name}: mean {summary.mean:g}, 95 % interval {within.low:g} … {within.high:g}")
+        low = _minus(f"{within.low:g}")
+        output.say(f"{name}: mean {summary.mean:g}, 95 % interval {low} … {within.high:g}")
     for name, test in (("Welch", one.welch), ("pooled", one.pooled)):
-        output.say(
-            f"{name}: t = {test.t:.3f}, df = {test.df:.4g}, p = {test.p:.4g}, "
-            f"A − B {test.difference.low:.4g} … {test.difference.high:.4g}"
+        t, low, high = (
+            _minus(text)
+            for text in (f"{test.t:.3f}", f"{test.difference.low:.4g}", f"{test.difference.high:.4g}")
         )
+        output.say(f"{name}: t = {t}, df = {test.df:.4g}, p = {test.p:.4g}, A − B {low} … {high}")
     verdict = wording.verdict(one, one.welch.p)
     output.say(f"B is {verdict}." if one.welch.p < 0.05 else verdict)
 
@@ -120,8 +121,8 @@ def run(path_a: Path, path_b: Path, *, other_host: bool, plot: Path | None, as_j
 
 
 def _minus(text: str) -> str:
-    """A number with a true minus sign."""
-    return text.replace("-", "−")
+    """A number with a true minus sign; an exponent keeps its own."""
+    return re.sub("^-", "−", text)
 
 
 def _change(share: float) -> str:
@@ -163,9 +164,9 @@ def _show(
         ]
         for name, (one, _) in found.items()
     ]
-    output.table(
-        [f"{a['bench']}, {a['unit']} ", "A", "B", "change", "d", "Welch t, df, p", "pooled t, df, p"], rows
-    )
+    headers = [f"{a['bench']}, {a['unit']} ", "A", "B", "change", "d", "Welch t, df, p", "pooled t, df, p"]
+    left_out = presenting.show_some(headers, rows, ["pooled t, df, p", "d", "Welch t, df, p"])
+    presenting.say_left_out([header.partition(",")[0] for header in left_out], "--json has")
     for name, (one, p) in found.items():
         said = wording.verdict(one, p, rate=rate, words=results.changed(a))
         output.say(f"{name}: {'B is ' if p < 0.05 else ''}{said}.")
@@ -185,9 +186,14 @@ def _show_controls(a: Result, b: Result, between: stats.Drift) -> None:
     found = {name: two[1].mean / two[0].mean - 1 for name, two in controls(a, b)}
     if any(found.values()):
         changes = [f"{name} {_change(change)}" for name, change in found.items()]
+        allowed = (
+            f"The verdicts allow for ± {wording.percent(between.share)}."
+            if between.share
+            else "Together that is no more than their errors explain: the verdicts allow for nothing more."
+        )
         output.say(
             f"From A to B, controls that no kernel influences changed, too: {', '.join(changes)} "
-            f"(docs/host.md). The verdicts allow for ± {wording.percent(between.share)}."
+            f"(docs/host.md). {allowed}"
         )
 
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from flatwalk import engine, output, units
 from flatwalk.host import designs, machine, process
-from flatwalk.presenting import show_table
+from flatwalk.presenting import say_left_out, show_some, show_table
 from flatwalk.results import is_bound
 
 if TYPE_CHECKING:
@@ -63,7 +63,8 @@ def run(pid: int, options: Options) -> None:
         return
     _show(found, levels, host)
     if tables:
-        output.table(designs.TABLE_HEADERS, designs.table_rows(tables))
+        left_out = show_some(designs.TABLE_HEADERS, designs.table_rows(tables), designs.SPARE)
+        say_left_out(left_out, "--html and --json have")
         output.say(
             f"Tables as the engine builds them for this mapping; walks counted over "
             f"{units.count(designs.COUNTED)} accesses to random present pages, on {options.machine}."
@@ -126,7 +127,10 @@ def _show(found: Process, levels: list[process.Level], host: dict[str, Any]) -> 
 
 
 def _show_simulated(runs: list[Run], options: Options) -> None:
-    show_table(runs, f"{options.simulate} accesses to its pages, simulated on {runs[0]['machine']}")
+    left_out = show_table(
+        runs, f"{options.simulate} accesses to its pages, simulated on {runs[0]['machine']}"
+    )
+    say_left_out(left_out, "--json has")
     designs = [run for run in runs if not is_bound(run) and run.get("speedup") is not None]
     if len(designs) > 1:
         best = max(designs, key=lambda run: run.get("speedup") or 0.0)

@@ -440,11 +440,11 @@ class Busyness:
 def disturbances(shares: dict[str, float], cpus: list[int]) -> list[str]:
     """What disturbed a measurement, in words; nothing if nothing did."""
     found = []
-    names = ", ".join(map(str, sorted(cpus)))
+    names = f"{'processor' if len(cpus) == 1 else 'processors'} {', '.join(map(str, sorted(cpus)))}"
     if shares["others"] > _BUSY:
         found.append(
-            f"Other programs took {_whole_percent(shares['others'])} of processor {names}: "
-            "stop them, or choose another with --cpu."
+            f"Other programs took {_whole_percent(shares['others'])} of {names}: "
+            f"stop them, or choose {'another' if len(cpus) == 1 else 'others'} with --cpu."
         )
     if shares["elsewhere"] > _BUSY:
         found.append(
@@ -452,7 +452,5 @@ def disturbances(shares: dict[str, float], cpus: list[int]) -> list[str]:
             "they share caches, memory and the frequency's limits with the measuring ones."
         )
     if shares["stolen"] > _STOLEN:
-        found.append(
-            f"The hypervisor took processor {names} away for {_whole_percent(shares['stolen'])} of the time."
-        )
+        found.append(f"The hypervisor took {names} away for {_whole_percent(shares['stolen'])} of the time.")
     return found

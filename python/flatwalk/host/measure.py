@@ -127,18 +127,25 @@ class _Session:
         undisturbed then, all count.
         """
         plan, start, steps = self.plan, time.monotonic(), 0
+        #: Rounds, with the first, which warms up, and those to come.
+        due = plan.runs + 1
+
+        def tell() -> None:
+            progress(steps, due * len(self.bench.variants))
 
         def step() -> None:
             nonlocal steps
             steps += 1
-            progress(steps, max(steps, (plan.runs + 1) * len(self.bench.variants)))
+            tell()
 
         self.measure(-1, step)  # warms up
         rounds: list[_Round] = []
-        while len(rounds) < _TRIES * plan.runs and len(_undisturbed(rounds)) < plan.runs:
+        while len(rounds) < _TRIES * plan.runs and (missing := plan.runs - len(_undisturbed(rounds))) > 0:
             if len(rounds) >= min(FEWEST_RUNS, plan.runs) and time.monotonic() - start > plan.at_most_seconds:
                 self.notes[f"Time was up after {len(rounds)} rounds (--at-most)."] = None
                 break
+            due = 1 + min(len(rounds) + missing, _TRIES * plan.runs)
+            tell()
             rounds.append(self.measure(len(rounds), step))
         found = _undisturbed(rounds)
         if len(found) < min(FEWEST_RUNS, plan.runs):

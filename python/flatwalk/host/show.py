@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 import re
 from typing import TYPE_CHECKING
 
@@ -24,7 +25,7 @@ def show(result: Result) -> None:
     }.get(result["bench"])
     rows = []
     for name, summary in summaries.items():
-        half = (summary.interval.high - summary.interval.low) / 2 / summary.mean
+        half = _half(summary, rate=result["rate"])
         row = [
             result["titles"].get(name, name),
             wording.number(summary.mean),
@@ -37,7 +38,8 @@ def show(result: Result) -> None:
             row.append(wording.number(sum(said) / len(said)) if said else "–")
         rows.append(row)
     mean = "harmonic mean" if result["rate"] else "mean"
-    headers = [result["bench"] + " ", f"{mean}, {result['unit']}", "95 % interval", "", "runs"]
+    of = "of its reciprocal" if result["rate"] else ""
+    headers = [result["bench"] + " ", f"{mean}, {result['unit']}", "95 % interval", of, "runs"]
     output.table(headers + ([extra[0]] if extra else []), rows)
     for sentence in sentences(result):
         output.say(sentence)
@@ -50,6 +52,14 @@ def show(result: Result) -> None:
         output.say(f"note: {line}")
     for line in doubts(result, summaries):
         output.say(f"warning: {line}")
+
+
+def _half(summary: stats.Summary, *, rate: bool) -> float:
+    """Half of the interval over the mean; of a rate that of its reciprocal, about which it is symmetric."""
+    low, high = summary.interval.low, summary.interval.high
+    if not rate:
+        return (high - low) / 2 / summary.mean
+    return (1 / low - 1 / high) / 2 * summary.mean if low > 0 else math.inf
 
 
 #: Faults a page from which the variant on huge pages counts as partly on small ones.

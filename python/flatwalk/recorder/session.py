@@ -41,6 +41,8 @@ Progress = Callable[[int, int | None], None]
 PATIENCE_SECONDS = 2.0
 #: How long the program, and what it started, may take to end after we were told to terminate.
 TERMINATION_SECONDS = 0.5
+#: A death by a signal that nobody sent, so soon after one that asks for the end, is due to that one.
+FAILURE_SECONDS = 2.0
 
 
 def record(
@@ -156,6 +158,9 @@ class _Session:
         self._gone: set[int] = set()
         #: The signals that came, the last one last, and what had ended then.
         self._signalled: dict[int, set[int]] = {}
+        #: When the last one came that asks for the end, and when we saw the command's own process dead.
+        self._asked = 0.0
+        self._died: float | None = None
         #: Those that came before there was a program to pass them on to.
         self._early: list[int] = []
         #: What let processes go on unrecorded.
@@ -235,7 +240,7 @@ class _Session:
                 # What the collector still waits for is a program that has not yet introduced itself.
                 collector.leave()
             if ended is None and program.poll() is not None:
-                ended = time.monotonic()
+                self._died = ended = time.monotonic()
                 self._interrupted = 0
                 collector.close()
             if ended is None or detached:
@@ -283,9 +288,24 @@ class _Session:
             return None
         if (why := self._ended.get(str(trace.path))) is not None:
             return stopped_by(why)
-        number = 0 if status is None else -status
-        gone = self._signalled.get(number)
-        return None if gone is None or trace.pid in gone else stopped_by(_named(number))
+        number = self._ended_by(status)
+        if number is None or trace.pid in self._signalled[number]:
+            return None
+        return stopped_by(_named(number))
+
+    def _ended_by(self, status: int | None) -> int | None:
+        """The signal that came and ended the command's own process, if one did.
+
+        QEMU may fail while a signal ends its program, and then dies of one that nobody sent, as SIGABRT.
+        """
+        if status is None or status >= 0:
+            return None
+        if -status in self._signalled:
+            return -status
+        # SIGQUIT does not ask for an end.
+        asked = [number for number in self._signalled if number != signal.SIGQUIT]
+        was_soon = self._died is not None and 0 <= self._died - self._asked < FAILURE_SECONDS
+        return asked[-1] if asked and was_soon else None
 
     def _running(self, program: subprocess.Popen[bytes], qemu: Path) -> list[int]:
         """The command's own process, recorded or not any more, and the recorded ones that still run."""
@@ -315,7 +335,7 @@ class _Session:
         status = program.returncode
         self._reports.raise_errors(self._place.output, traces, is_temporary=self._is_temporary)
         if not traces:
-            was_interrupted = status == -signal.SIGINT and signal.SIGINT in self._signalled
+            was_interrupted = self._ended_by(status) == signal.SIGINT
             if self._terminated_by or self._asked_to_end or (was_interrupted and not self._reports.traces):
                 self._end_without_traces()
             raise self._nothing_recorded(status, line)
@@ -423,6 +443,8 @@ class _Session:
         def note(number: int, _frame: FrameType | None = None) -> None:
             self._signalled.pop(number, None)
             self._signalled[number] = self._gone
+            if number != signal.SIGQUIT:
+                self._asked = time.monotonic()
 
         def pass_on(number: int, _frame: FrameType | None) -> None:
             self._interrupted += 1
