@@ -78,7 +78,8 @@ def test_compare_from_a_workload_to_an_answer(flatwalk: Flatwalk, tmp_path: Path
             assert parts <= run["walk_latency_cycles"] + 1e-6
         if scheme == "ideal":
             assert run["walks"] == 0
-            assert run["speedup"] > 0.999
+            # On large pages nothing walks: in which order memory serves requests says which is faster.
+            assert run["speedup"] > (0.99 if pages else 1.1)
         assert run["configuration"]["scheme"]["name"] == scheme
         assert run["configuration"]["machine"] == settings.machine("skylake-server")
     report = (tmp_path / "flatwalk-report.html").read_text()
