@@ -33,7 +33,7 @@ def test_a_program_is_sampled_from_its_first_instruction(trace: dict[str, int]) 
         "instructions": None,
         "warmup": 0,
         "skip": 0,
-        "sampling": {"windows": 40, "window": 400_000, "warmup": 2_000_000},
+        "sampling": {"windows": 40, "window": 400_000, "warmup": 2_000_000, "filling": 16_000_000},
     }
 
 
@@ -42,7 +42,7 @@ def test_a_workload_is_warm_when_its_first_window_begins() -> None:
         "instructions": 10**9,
         "warmup": 0,
         "skip": 3_000_000,
-        "sampling": {"windows": 7, "window": 100_000, "warmup": 3_000_000},
+        "sampling": {"windows": 7, "window": 100_000, "warmup": 3_000_000, "filling": 24_000_000},
     }
 
 
@@ -82,8 +82,8 @@ def test_half_of_the_warm_up_is_before_the_same_windows(trace: dict[str, int]) -
     for source, options in ((WORKLOAD, {}), (TRACE, {}), (TRACE, {"warmup": "2M"})):
         whole = asked(**options).request(source)
         half = asked(**options).with_half_warmup().request(source)
-        assert half["sampling"].pop("warmup") == 1_000_000
-        assert whole["sampling"].pop("warmup") == 2_000_000
+        warmed = [[one["sampling"].pop(key) for key in ("warmup", "filling")] for one in (half, whole)]
+        assert warmed == [[1_000_000, 8_000_000], [2_000_000, 16_000_000]]
         assert half == whole
 
 

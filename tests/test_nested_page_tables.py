@@ -101,6 +101,7 @@ def test_the_engine_reads_as_many_entries_in_a_cold_walk(own: str, nested: str) 
         scheme=flatwalk.Scheme(scheme),
         machine=flatwalk.Machine(machine),
         instructions=0,
+        address=0,
     )
     levels = [step["level"].split()[0] for step in walk.answer["steps"] if step["kind"] == "entry"]
     guest = GUESTS[f"{own}/{nested}/execute"]
