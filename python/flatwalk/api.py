@@ -301,7 +301,7 @@ def check_organisation(
     Raises:
         FlatwalkError: With what is wrong, and the shortest list of steps that shows it.
     """
-    seed = _whole("seed", seed, 0, _MOST_SEED)
+    seed = _seed(seed)
     own = organisation() if isinstance(organisation, type) else organisation
     name = type(own).__name__
     found = engine.check_organisation(Scheme.of(own, base=base).table, seed, cases)
@@ -551,7 +551,7 @@ def compare(
             f"{' and '.join(sources) or 'nothing'} given as a source",
             remedy=f"give one of {', '.join(given)}",
         )
-    seed = _whole("seed", seed, 0, _MOST_SEED)
+    seed = _seed(seed)
     threads = _whole("threads", threads, 0, _MOST_THREADS)
     instructions_per_access = _whole("instructions_per_access", instructions_per_access, 1, 64)
     if windows is not None:
@@ -616,6 +616,10 @@ def _whole(name: str, value: SupportsIndex, least: int, most: int) -> int:
             f"{name} cannot be {value!r}", where=name, remedy=f"give a whole number from {least} to {end}"
         )
     return number
+
+
+def _seed(value: SupportsIndex) -> int:
+    return _whole("seed", value, 0, _MOST_SEED)
 
 
 def _check_addresses(addresses: object) -> None:
@@ -783,7 +787,7 @@ def walk(
             f"{address!r} is not an address", where="address", remedy="give a number, as 0x7f0000201234"
         )
     source = {"trace": str(trace)} if workload is None else {"workload": parse_workload(str(workload))}
-    seed = _whole("seed", seed, 0, _MOST_SEED)
+    seed = _seed(seed)
     large_pages = _whole("large_pages", large_pages, 0, 100)
     place = machine if isinstance(machine, Machine) else Machine.named(machine)
     own = scheme if isinstance(scheme, Scheme) else Scheme.named(scheme)
@@ -837,7 +841,7 @@ def record(
     from flatwalk.recorder import Sample  # noqa: PLC0415
     from flatwalk.recorder import record as run  # noqa: PLC0415
 
-    seed = _whole("seed", seed, 0, _MOST_SEED)
+    seed = _seed(seed)
     sample = None if exhaustive else Sample(seed=seed)
     with output.Progress("Recording") as progress:
         found = run(_words_of(command), Path(trace), sample=sample, seconds=seconds, progress=progress)

@@ -81,11 +81,7 @@ class Mix:
             UsageError: If a program has nothing to measure.
             FlatwalkError: If a source cannot be read, or a configuration is not possible.
         """
-        # Rounds have as much of all programs, and what runs alone is warmed longer each time.
-        unfilled = [
-            _changed(request, filling=0) if request["sampling"] else request for request in self.requests
-        ]
-        requests = dict(zip(self.programs, unfilled, strict=True))
+        requests = dict(zip(self.programs, map(unfilled, self.requests), strict=True))
         found = {name: self._alone(name, request, baseline) for name, request in requests.items()}
         for name, (run, _, request) in found.items():
             if not run["instructions"]:
@@ -170,6 +166,11 @@ def halved(requests: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
         _changed(request, warmup=request["sampling"]["warmup"] // 2) if request["sampling"] else request
         for request in requests
     ]
+
+
+def unfilled(request: dict[str, Any]) -> dict[str, Any]:
+    """The request without longer warm-ups at first: rounds have as much of all programs each time."""
+    return _changed(request, filling=0) if request["sampling"] else request
 
 
 def longer(request: dict[str, Any]) -> dict[str, Any]:

@@ -84,16 +84,16 @@ def show_table(runs: list[Run], title: str, *, energy: bool = False) -> list[str
 
 def show_machines(headers: list[str], rows: list[list[str]], title: str) -> list[str]:
     """Prints the table of several machines or settings; returns the headers that there was no room for."""
-    left_out = []
-    while "±" in headers and not output.fits(headers, rows):
-        headers, rows = _without(headers, rows, len(headers) - 1 - headers[::-1].index("±"))
-        left_out = ["±"]
-    output.table(headers, rows, title=title)
-    return left_out
+    left_out = show_some(headers, rows, ["±"] * headers.count("±"), title)
+    return list(dict.fromkeys(left_out))
 
 
-def show_some(headers: list[str], rows: list[list[str]], spare: Sequence[str]) -> list[str]:
+def show_some(
+    headers: list[str], rows: list[list[str]], spare: Sequence[str], title: str | None = None
+) -> list[str]:
     """Prints a table without those of the columns `spare`, the first first, that there is no room for.
+
+    Of columns with the same header the last goes first.
 
     Returns:
         The headers of those.
@@ -102,9 +102,9 @@ def show_some(headers: list[str], rows: list[list[str]], spare: Sequence[str]) -
     for header in spare:
         if output.fits(headers, rows):
             break
-        headers, rows = _without(headers, rows, headers.index(header))
+        headers, rows = _without(headers, rows, len(headers) - 1 - headers[::-1].index(header))
         left_out.append(header)
-    output.table(headers, rows)
+    output.table(headers, rows, title=title)
     return left_out
 
 

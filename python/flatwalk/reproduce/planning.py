@@ -68,6 +68,11 @@ class Job:
         return not {CROWD, PRINTED} & self.request["source"].keys()
 
 
+def is_mix(workload: str) -> bool:
+    """Whether a workload's name is that of a mix, with a size or without."""
+    return workload.partition(":")[0] in settings.names("mix")
+
+
 @functools.cache
 def source_of(workload: str) -> dict[str, Any]:
     """The engine's source for a workload's name, or the sources of a mix's programs.
@@ -79,7 +84,7 @@ def source_of(workload: str) -> dict[str, Any]:
         UsageError: If there is no such workload.
     """
     name, _, size = workload.partition(":")
-    if name in settings.names("mix"):
+    if is_mix(workload):
         programs = mix.programs(workload)["programs"]
         return {"mix": {"programs": programs, "sources": list(map(mix.source, programs))}}
     if name in printed.KINDS:
@@ -232,8 +237,9 @@ def job_of(experiment: Experiment, scale: str, selection: Selection) -> Job:
     }
     if size.windows is not None:
         windows, window = size.windows
-        spread = lengths.spread(windows, window, size.warmup)
-        request["sampling"] = spread | ({"filling": 0} if "mix" in source else {})
+        request["sampling"] = lengths.spread(windows, window, size.warmup)
+        if "mix" in source:
+            request = mixing.unfilled(request)
     configuration: dict[str, Any]
     if series.mode == "guest":
         configuration = {"mode": printed.mode_of(selection.scheme)}

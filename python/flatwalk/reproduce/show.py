@@ -7,8 +7,8 @@ import textwrap
 from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from flatwalk import lengths, settings, units
-from flatwalk.reproduce import verdicts
+from flatwalk import lengths, units
+from flatwalk.reproduce import planning, verdicts
 from flatwalk.reproduce.claims import PAPERS, Value
 from flatwalk.reproduce.metrics import METRICS
 from flatwalk.reproduce.verdicts import Outcome, Verdict, conclude, relations
@@ -272,8 +272,8 @@ def conditions(experiment: Experiment, scale: str) -> list[str]:
         spans = [f"{units.count(count)} of `{name}`" for name, count in size.spans.items()]
         whole = ", ".join([f"the first {units.count(size.instructions)} instructions", *spans])
         length = f"{windows} windows of {units.count(window)} over {whole}, {warmup} warmed before each"
-        if not all(name.partition(":")[0] in settings.names("mix") for name in size.workloads):
-            more = units.count(lengths.FILLINGS * size.warmup)
+        if not all(map(planning.is_mix, size.workloads)):
+            more = units.count(lengths.spread(windows, window, size.warmup)["filling"])
             length += f", up to {more} before the first of a program by itself"
     lines.append(f"{length}; seed {experiment.seed}")
     return lines
