@@ -2,8 +2,9 @@
  * The guest's first process. The host's root file system is mounted over 9p, read-only, under a tmpfs for
  * what is written. Runs one command in it, passes its output and its exit status to the host, and powers off.
  *
- * The command is in /job: its working directory, "fed" if it has input, the number of its arguments, the arguments,
- * then its environment, each string terminated by a zero byte. Ports, by name: stdin if it has input, stdout, stderr, status.
+ * The command is in /job: its working directory, "fed" if it has input, the number of its arguments, the
+ * arguments, then its environment, each string terminated by a zero byte. Ports, by name: stdin if it has
+ * input, stdout, stderr, status.
  */
 #include <dirent.h>
 #include <errno.h>
@@ -21,6 +22,13 @@
 #include <unistd.h>
 
 #include "../../recorder/flatwalk.h"
+
+/* The command, as /job says it. */
+struct job {
+	char *directory;
+	int fed;
+	char **arguments, **environment;
+};
 
 static int status_port = -1;
 
@@ -102,7 +110,10 @@ static char *read_all(const char *path, size_t *length)
 	return text;
 }
 
-/* Passes on what the command writes, until all writers have closed the pipe; the command may leave children behind. */
+/*
+ * Passes on what the command writes, until all writers have closed the pipe; the command may leave children
+ * behind.
+ */
 static int pump(pid_t command, const int from[2], const int to[2])
 {
 	struct pollfd watched[2] = { { .fd = from[0], .events = POLLIN }, { .fd = from[1], .events = POLLIN } };
@@ -148,23 +159,11 @@ static int pump(pid_t command, const int from[2], const int to[2])
 	}
 }
 
-int main(void)
+/* Makes the host's files, and what a system has in addition to them, the root. */
+static void enter_root(void)
 {
 	static const char *const devices[] = { "/dev/fd", "/dev/stdin", "/dev/stdout", "/dev/stderr" };
 	static const char *const fds[] = { "/proc/self/fd", "/proc/self/fd/0", "/proc/self/fd/1", "/proc/self/fd/2" };
-	int out[2], err[2], ports[2], in, status;
-	size_t length, count;
-	char *job, *at, *directory, **arguments, **environment;
-	char line[64];
-	pid_t child;
-
-	attach("proc", "/proc", "proc", 0, NULL);
-	attach("sysfs", "/sys", "sysfs", 0, NULL);
-	attach("devtmpfs", "/dev", "devtmpfs", 0, NULL);
-	status_port = port("status", O_WRONLY);
-	ports[0] = port("stdout", O_WRONLY);
-	ports[1] = port("stderr", O_WRONLY);
-	job = read_all("/job", &length);
 
 	attach("tmpfs", "/over", "tmpfs", 0, "size=90%");
 	attach("host", "/host", "9p", MS_RDONLY, "trans=virtio,version=9p2000.L,msize=512000,cache=loose");
@@ -185,47 +184,86 @@ int main(void)
 		if (symlink(fds[i], devices[i]) && errno != EEXIST)
 			fail("link", devices[i]);
 	}
+}
 
-	at = job;
-	directory = at;
-	at += strlen(at) + 1;
-	in = strcmp(at, "fed") ? open("/dev/null", O_RDONLY | O_CLOEXEC) : port("stdin", O_RDONLY);
+/* Takes /job, whose text this is, apart: the strings stay where they are in it. */
+static struct job parse(char *text, size_t length)
+{
+	struct job job = { .directory = text };
+	char *at = text + strlen(text) + 1;
+	size_t count;
+
+	job.fed = !strcmp(at, "fed");
 	at += strlen(at) + 1;
 	count = strtoul(at, NULL, 10);
 	at += strlen(at) + 1;
-	arguments = calloc(length + 1, sizeof(char *));
-	environment = calloc(length + 1, sizeof(char *));
-	if (!arguments || !environment)
+	job.arguments = calloc(length + 1, sizeof(char *));
+	job.environment = calloc(length + 1, sizeof(char *));
+	if (!job.arguments || !job.environment)
 		fail("allocate", "the command");
 	for (size_t i = 0; i < count; i++, at += strlen(at) + 1)
-		arguments[i] = at;
-	for (size_t i = 0; at < job + length; i++, at += strlen(at) + 1)
-		environment[i] = at;
+		job.arguments[i] = at;
+	for (size_t i = 0; at < text + length; i++, at += strlen(at) + 1)
+		job.environment[i] = at;
+	return job;
+}
+
+/* Starts the command. Its output and its errors can be read from `from`. */
+static pid_t start(const struct job *job, int from[2])
+{
+	int in = job->fed ? port("stdin", O_RDONLY) : open("/dev/null", O_RDONLY | O_CLOEXEC);
+	int out[2], err[2];
+	pid_t child;
 
 	if (in < 0 || pipe2(out, O_CLOEXEC) || pipe2(err, O_CLOEXEC))
 		fail("open", "pipes");
 	child = fork();
 	if (child < 0)
-		fail("start", arguments[0]);
+		fail("start", job->arguments[0]);
 	if (!child) {
 		setsid();
 		dup2(in, 0);
 		dup2(out[1], 1);
 		dup2(err[1], 2);
-		if (chdir(directory)) {
-			dprintf(2, "%s: %s\n", directory, strerror(errno));
+		if (chdir(job->directory)) {
+			dprintf(2, "%s: %s\n", job->directory, strerror(errno));
 			_exit(127);
 		}
-		environ = environment;
+		environ = job->environment;
 		/* For the recorder, if it runs: the program that starts now. */
 		flatwalk_start();
-		execvp(arguments[0], arguments);
-		dprintf(2, "%s: %s\n", arguments[0], strerror(errno));
+		execvp(job->arguments[0], job->arguments);
+		dprintf(2, "%s: %s\n", job->arguments[0], strerror(errno));
 		_exit(errno == ENOENT ? 127 : 126);
 	}
 	close(out[1]);
 	close(err[1]);
-	status = pump(child, (int[]){ out[0], err[0] }, ports);
+	from[0] = out[0];
+	from[1] = err[0];
+	return child;
+}
+
+int main(void)
+{
+	int ports[2], from[2], status;
+	struct job job;
+	size_t length;
+	char *text, line[64];
+	pid_t command;
+
+	attach("proc", "/proc", "proc", 0, NULL);
+	attach("sysfs", "/sys", "sysfs", 0, NULL);
+	attach("devtmpfs", "/dev", "devtmpfs", 0, NULL);
+	status_port = port("status", O_WRONLY);
+	ports[0] = port("stdout", O_WRONLY);
+	ports[1] = port("stderr", O_WRONLY);
+	/* It is in the first root, which the command does not see. */
+	text = read_all("/job", &length);
+	enter_root();
+
+	job = parse(text, length);
+	command = start(&job, from);
+	status = pump(command, from, ports);
 	flatwalk_stop();
 	if (WIFSIGNALED(status))
 		snprintf(line, sizeof(line), "signal %d\n", WTERMSIG(status));

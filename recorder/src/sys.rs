@@ -281,7 +281,8 @@ pub fn process_descriptor(pid: i32) -> io::Result<OwnedFd> {
 /// Kills the process of a descriptor that [`process_descriptor`] made, if it still runs.
 pub fn kill(process: &OwnedFd) {
     let none = std::ptr::null::<libc::siginfo_t>();
-    // SAFETY: plain system call on an open descriptor. It fails only if the process has ended, or is not ours.
+    // SAFETY: plain system call on an open descriptor. It fails only if the process has ended, or
+    // is not ours.
     unsafe {
         libc::syscall(libc::SYS_pidfd_send_signal, process.as_raw_fd(), libc::SIGKILL, none, 0)
     };
@@ -361,8 +362,8 @@ pub fn has_capabilities(path: &Path) -> bool {
     unsafe { libc::getxattr(name.as_ptr(), attribute, std::ptr::null_mut(), 0) > 0 }
 }
 
-/// The disk may have the room of these bytes of a file, which read as zeros from then on. Where the file system
-/// cannot do that, nothing happens.
+/// The disk may have the room of these bytes of a file, which read as zeros from then on. Where the
+/// file system cannot do that, nothing happens.
 pub fn give_up_room(file: &File, offset: u64, length: u64) {
     let mode = libc::FALLOC_FL_PUNCH_HOLE | libc::FALLOC_FL_KEEP_SIZE;
     // SAFETY: plain system call on an open descriptor.

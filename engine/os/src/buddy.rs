@@ -145,8 +145,9 @@ impl Buddy {
         Some(frame)
     }
 
-    /// What is taken where no frame could be drawn: `lowest`; of windows, the smallest block of the lowest window
-    /// that has one of the orders `sufficient`. So one that has none any more is followed by the next that has.
+    /// What is taken where no frame could be drawn: `lowest`; of windows, the smallest block of the
+    /// lowest window that has one of the orders `sufficient`. So one that has none any more is
+    /// followed by the next that has.
     fn beside(&mut self, lowest: (u64, u32), sufficient: u32) -> (u64, u32) {
         let Some(Drawing { of: Place::Window { start }, .. }) = &mut self.drawing else {
             return lowest;
@@ -169,8 +170,8 @@ impl Buddy {
         self.free_frames -= 1 << order;
     }
 
-    /// A block of less than 2 MiB at a place drawn at random, where single frames are to be drawn and there is
-    /// one.
+    /// A block of less than 2 MiB at a place drawn at random, where single frames are to be drawn
+    /// and there is one.
     pub(crate) fn allocate_anywhere(&mut self, order: u32) -> Option<u64> {
         if matches!(self.drawing, Some(Drawing { of: Place::Block, .. })) {
             return None;
@@ -255,10 +256,10 @@ impl Buddy {
     }
 
     /// Pins frames so that `fraction` of the 2 MiB (order-9) blocks that are free now can no longer
-    /// be allocated as a whole: exactly round(`fraction` × blocks) of them, drawn uniformly, lose one frame each, at
-    /// a random place. The rest of those blocks stays free, so that 4 KiB allocations hardly notice.
-    /// A larger block is unavailable as soon as one of its 2 MiB blocks is. Values outside 0 to 1 count
-    /// as the nearer end. Returns the number of frames pinned.
+    /// be allocated as a whole: exactly round(`fraction` × blocks) of them, drawn uniformly, lose
+    /// one frame each, at a random place. The rest of those blocks stays free, so that 4 KiB
+    /// allocations hardly notice. A larger block is unavailable as soon as one of its 2 MiB blocks
+    /// is. Values outside 0 to 1 count as the nearer end. Returns the number of frames pinned.
     pub fn fragment(&mut self, fraction: f64, seed: u64) -> u64 {
         let mut random = Random::new(seed);
         let mut remaining = self.allocatable_blocks(LARGE_ORDER);
@@ -392,8 +393,8 @@ mod tests {
         let frames: Vec<_> = (0..GIB).map(|_| buddy.allocate(0).unwrap()).collect();
         assert!(frames.iter().all(|&frame| frame < GIB as u64));
         let near = frames.windows(2).filter(|two| two[0].abs_diff(two[1]) < 512).count();
-        // Of two frames drawn from a GiB, one in 256 lies within 2 MiB of the other; the last few that no draw
-        // meets are taken in order.
+        // Of two frames drawn from a GiB, one in 256 lies within 2 MiB of the other; the last few
+        // that no draw meets are taken in order.
         assert!((900..GIB / 50).contains(&near), "{near}");
         assert!(
             (0..100).all(|_| (GIB as u64..2 * GIB as u64).contains(&buddy.allocate(0).unwrap()))

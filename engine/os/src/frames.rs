@@ -3,8 +3,8 @@
 use crate::block_set::BlockSet;
 use crate::buddy::{Buddy, LARGE_ORDER, TRIES};
 
-/// Of all 2 MiB blocks, one in so many at most is set aside for scattered page-table nodes, so that data finds
-/// blocks too.
+/// Of all 2 MiB blocks, one in so many at most is set aside for scattered page-table nodes, so that
+/// data finds blocks too.
 const MOST_SET_ASIDE: u64 = 4;
 
 /// All physical memory, for data, which can be moved, and for page tables, which cannot.
@@ -58,8 +58,8 @@ impl Frames {
         self.unmovable.allocate(order)
     }
 
-    /// A block at a random place among those without data: of memory set aside, or to be set aside if that is not
-    /// much of all yet. `None` where no blocks are drawn, or none is met.
+    /// A block at a random place among those without data: of memory set aside, or to be set aside
+    /// if that is not much of all yet. `None` where no blocks are drawn, or none is met.
     fn allocate_scattered(&mut self, order: u32) -> Option<u64> {
         let most = (self.movable.frames() >> LARGE_ORDER) / MOST_SET_ASIDE;
         for _ in 0..TRIES {

@@ -40,8 +40,8 @@ pub struct PhysicalMemory<A = Hpa> {
     addresses: PhantomData<A>,
 }
 
-/// A piece of [`PhysicalMemory`], as one that looks at its words again and again may remember it. All words of 4 KiB
-/// that begin at a multiple of that are in one.
+/// A piece of [`PhysicalMemory`], as one that looks at its words again and again may remember it.
+/// All words of 4 KiB that begin at a multiple of that are in one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Piece(NonZeroU32);
 
@@ -90,7 +90,8 @@ impl<A: Physical> PhysicalMemory<A> {
         piece as usize * PIECE_WORDS + word
     }
 
-    /// What says which piece the word at `at` is in. Who is to look at that word later can have this at hand by then.
+    /// What says which piece the word at `at` is in. Who is to look at that word later can have
+    /// this at hand by then.
     #[inline]
     pub fn note(&self, at: A) -> &u32 {
         &self.places[(at.raw() >> PIECE_SHIFT) as usize]

@@ -25,11 +25,11 @@ pub enum Thp {
 pub enum LargePages {
     /// The scenarios of Park et al. (ASPLOS 2022, section 7): all regions below `boundary`, none
     /// above. It is an ideal: a region has a large page if **all areas in it agree in their
-    /// protection** (at least one area; areas without any rights do not count), whatever backs them,
-    /// and even where they end within the region. The page stays while that holds, whatever is
-    /// unmapped, remapped or discarded in parts of the region. Where pages moved, or got other rights, it
-    /// comes back, too, if memory has a block, at no cost: the scenario says what is there, not how it came about.
-    /// Make it with [`LargePages::share`].
+    /// protection** (at least one area; areas without any rights do not count), whatever backs
+    /// them, and even where they end within the region. The page stays while that holds, whatever
+    /// is unmapped, remapped or discarded in parts of the region. Where pages moved, or got other
+    /// rights, it comes back, too, if memory has a block, at no cost: the scenario says what is
+    /// there, not how it came about. Make it with [`LargePages::share`].
     Below {
         /// First address that gets no large page, in bytes; a multiple of 2 MiB.
         boundary: u64,
@@ -161,8 +161,9 @@ impl Policy {
             || self.touched.get(next).is_some_and(|&(start, _)| start >> shift < region.end)
     }
 
-    /// True if `region` will have so many large pages that it must not be flattened down to level 1: `there` are
-    /// now, and others may come where it `is_empty`, while memory has `blocks` for them.
+    /// True if `region` will have so many large pages that it must not be flattened down to
+    /// level 1: `there` are now, and others may come where it `is_empty`, while memory has `blocks`
+    /// for them.
     pub(crate) fn will_be_mostly_large(
         &self,
         areas: &AddressSpace,

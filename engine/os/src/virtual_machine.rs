@@ -28,9 +28,9 @@ pub struct VirtualMachine {
 }
 
 impl VirtualMachine {
-    /// A machine whose guest has `guest.memory_bytes` and has mapped nothing yet. The table that it has made for
-    /// that is backed. Take
-    /// `host.memory_bytes` larger than that: the host's page table needs room too.
+    /// A machine whose guest has `guest.memory_bytes` and has mapped nothing yet. The table that it
+    /// has made for that is backed. Take `host.memory_bytes` larger than that: the host's page
+    /// table needs room too.
     ///
     /// # Errors
     /// As [`Process::new`], for either.
@@ -49,10 +49,10 @@ impl VirtualMachine {
         Ok(Self { guest, host })
     }
 
-    /// Carries out an event in the guest. What it maps ahead of any access, the host backs too, and the nodes of
-    /// its table that it makes for that, which its kernel writes. Where the program waits for it
-    /// ([`Advice::Populate`]), that raises faults of the host's, of which `handled` learns. Returns the guest's
-    /// outcome, and what else is to be flushed of the host's table.
+    /// Carries out an event in the guest. What it maps ahead of any access, the host backs too, and
+    /// the nodes of its table that it makes for that, which its kernel writes. Where the program
+    /// waits for it ([`Advice::Populate`]), that raises faults of the host's, of which `handled`
+    /// learns. Returns the guest's outcome, and what else is to be flushed of the host's table.
     ///
     /// # Errors
     /// As [`Process::apply`].
@@ -129,8 +129,8 @@ impl VirtualMachine {
     }
 
     /// Lets a program in the guest access each page of `length_bytes` from `address`, as
-    /// [`Process::access_pages`]: its own kernel handles faults, and the host those of the guest's memory that
-    /// is used for the first time, of tables as well as pages.
+    /// [`Process::access_pages`]: its own kernel handles faults, and the host those of the guest's
+    /// memory that is used for the first time, of tables as well as pages.
     ///
     /// # Errors
     /// As [`Process::fault`].
@@ -181,7 +181,8 @@ impl VirtualMachine {
     }
 }
 
-/// Where `address`, which a direct segment of the guest's maps, lies in its memory: the segment is the end of that.
+/// Where `address`, which a direct segment of the guest's maps, lies in its memory: the segment is
+/// the end of that.
 fn in_segment(guest: &Process<Gva, Gpa>, address: u64) -> u64 {
     guest.memory().size_bytes() - (guest.segment().end - address)
 }

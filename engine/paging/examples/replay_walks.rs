@@ -1,10 +1,10 @@
 //! Walks again, by the engine's walker, what a processor with flat page tables has walked.
 //!
 //! `cargo run -p flatwalk-paging --example replay_walks < WALKS` reads the lines that
-//! `tests/plugin/page_walks.c` writes. It feeds the walker the words that the machine has read, and compares
-//! where it looks for each and what it arrives at. It says how many walks it has compared, and fails at the
-//! first that differs. Of a two-dimensional walk it compares the walks of the guest's tables and of the nested
-//! ones, each as one of its own.
+//! `tests/plugin/page_walks.c` writes. It feeds the walker the words that the machine has read, and
+//! compares where it looks for each and what it arrives at. It says how many walks it has compared,
+//! and fails at the first that differs. Of a two-dimensional walk it compares the walks of the
+//! guest's tables and of the nested ones, each as one of its own.
 
 use std::io::BufRead;
 use std::process::ExitCode;

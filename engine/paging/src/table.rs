@@ -137,9 +137,9 @@ impl<In: Address, Out: Physical> PageTable<In, Out> {
         }
     }
 
-    /// Maps up to `pages` base pages from `input` on, as far as that only takes entries written beside
-    /// others that are there, and `frame` gives frames for them. Returns how many; the next is for
-    /// [`PageTable::map`].
+    /// Maps up to `pages` base pages from `input` on, as far as that only takes entries written next
+    /// to others that are there, and `frame` gives frames for them. Returns how many; the next is
+    /// for [`PageTable::map`].
     ///
     /// # Errors
     /// What is wrong with a frame; the pages before it are mapped then.

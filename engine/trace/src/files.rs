@@ -194,8 +194,9 @@ pub fn info(path: &Path, verify: bool, progress: Progress<'_>) -> Result<Info, T
     Ok(Info::new(format, header, summary, length(path)?))
 }
 
-/// Imports a foreign trace, one file or a folder with a file for each thread, into a file of flatwalk's own format.
-/// `format` is detected unless given. The target appears only when it is complete.
+/// Imports a foreign trace, one file or a folder with a file for each thread, into a file of
+/// flatwalk's own format. `format` is detected unless given. The target appears only when it is
+/// complete.
 ///
 /// # Errors
 /// When the source cannot be read, is not in a known format, or is damaged; when the target cannot be
@@ -234,7 +235,8 @@ fn header(importer: &Importer, format: Format) -> Header {
     }
 }
 
-/// Reads a whole foreign trace; returns what the header and the footer of its import would contain, and its format.
+/// Reads a whole foreign trace; returns what the header and the footer of its import would contain,
+/// and its format.
 fn measure(path: &Path, progress: Progress<'_>) -> Result<(Header, Summary, Format), TraceError> {
     let files = Files::open(path, None)?;
     let (format, total) = (files.format, files.bytes);

@@ -173,8 +173,8 @@ pub enum Event {
     ThreadExit { thread: ThreadId },
     /// A thread makes a system call that may wake others, which sleep in theirs (`write`, `futex`, `exit`).
     Wake { thread: ThreadId, number: u64 },
-    /// A thread goes on that slept in a system call. The call that woke it is that of the `Wake` of this number,
-    /// if that is in the trace.
+    /// A thread goes on that slept in a system call. The call that woke it is that of the `Wake` of
+    /// this number, if that is in the trace.
     Woken { thread: ThreadId, number: u64 },
     /// The program marked a place (region-of-interest start/stop, a name).
     Marker { name: String },
@@ -209,7 +209,7 @@ pub enum Item {
 }
 
 /// What is known of a source before it is read.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SourceInfo {
     /// Its name, for people: a program's command line or a workload's `name:size`.
     pub name: String,

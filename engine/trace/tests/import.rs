@@ -354,8 +354,9 @@ mod drmemtrace {
             length,
             operands: Operands::Registers { reads, writes, branch },
         };
-        // The flags are 25 as in ChampSim; what has the numbers of its flags, stack and instruction pointers has
-        // others. Four registers are kept, and lengths are those of the original instructions.
+        // The flags are 25 as in ChampSim; what has the numbers of its flags, stack and instruction
+        // pointers has others. Four registers are kept, and lengths are those of the original
+        // instructions.
         let first = || made(0x1000, 5, [10, 0, 0, 0], [12, 8, 0, 0], Branch::None);
         let found = import(Format::DrMemTrace, &trace(SYNTHETIC, &with_synthetic())).expect("read");
         assert_eq!(
@@ -448,7 +449,8 @@ mod drmemtrace {
             let file: PathBuf = directory.path().join("trace.zip");
             std::fs::write(&file, &archive).expect("written");
             assert_eq!(ran(&read(&mut *open(&file).expect("open")).expect("read")), expected);
-            // Damage to any byte of the data is noticed, except that deflate can encode the same data differently.
+            // Damage to any byte of the data is noticed, except that deflate can encode the same
+            // data differently.
             let data =
                 archive.windows(10).position(|name| name == b"chunk.0001").expect("it is there")
                     + 10;

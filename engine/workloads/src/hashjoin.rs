@@ -47,11 +47,9 @@ const BUCKET: usize = 2;
 fn make(arguments: &Arguments) -> Box<dyn Source> {
     let shape = Shape::of(arguments);
     let seed = arguments.seed;
-    let mut assembler = Assembler::new();
-    let code = Code::new(&mut assembler);
-    let layout = shape.layout.clone();
-    let build = move || Join::new(&shape, code, seed);
-    program(DESCRIPTION.name, arguments, &layout, assembler, build)
+    program(DESCRIPTION.name, arguments, shape.layout.mappings(), Code::new, move |code| {
+        Join::new(&shape, code, seed)
+    })
 }
 
 struct Shape {

@@ -13,10 +13,11 @@
 //! row       128 bytes: key 8, payload 15 x 8
 //! ```
 //!
-//! Blocks are GCC's at the original's options, for Skylake (12.2, `-O3 -march=skylake`), instruction for instruction.
-//! Departs from it: arrays are cleared (`memset`) beforehand, in ascending order; all three are aligned to
-//! lines, where the original has the elements and the rows at 2 MiB; a division takes one operation; calls
-//! and returns do not access the stack; the jump into the switch over a key's last bytes is direct.
+//! Blocks are GCC's at the original's options, for Skylake (12.2, `-O3 -march=skylake`),
+//! instruction for instruction. Departs from it: arrays are cleared (`memset`) beforehand, in
+//! ascending order; all three are aligned to lines, where the original has the elements and the
+//! rows at 2 MiB; a division takes one operation; calls and returns do not access the stack; the
+//! jump into the switch over a key's last bytes is direct.
 
 use std::ops::Range;
 
@@ -59,11 +60,9 @@ const KEY_BYTES: usize = 8;
 
 fn make(arguments: &Arguments) -> Box<dyn Source> {
     let shape = Shape::of(arguments);
-    let mut assembler = Assembler::new();
-    let code = Code::new(&mut assembler);
-    let layout = shape.layout.clone();
-    let build = move || Join::new(&shape, code);
-    program(DESCRIPTION.name, arguments, &layout, assembler, build)
+    program(DESCRIPTION.name, arguments, shape.layout.mappings(), Code::new, move |code| {
+        Join::new(&shape, code)
+    })
 }
 
 struct Shape {

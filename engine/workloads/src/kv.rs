@@ -112,11 +112,10 @@ const KEY_WORDS: usize = 3;
 fn make(name: &'static str, kind: &Kind, arguments: &Arguments) -> Box<dyn Source> {
     let shape = Shape::of(*kind, arguments);
     let Arguments { seed, keys, .. } = *arguments;
-    let mut assembler = Assembler::new();
-    let code = Code::new(&mut assembler, *kind);
-    let layout = shape.layout.clone();
-    let build = move || Store::new(&shape, code, keys, seed);
-    program(name, arguments, &layout, assembler, build)
+    let code = |assembler: &mut Assembler| Code::new(assembler, *kind);
+    program(name, arguments, shape.layout.mappings(), code, move |code| {
+        Store::new(&shape, code, keys, seed)
+    })
 }
 
 struct Shape {

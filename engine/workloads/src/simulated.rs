@@ -116,7 +116,7 @@ impl Records {
 /// Sources: mallopt(3) on `M_MMAP_THRESHOLD`; Linux, `mm/mmap.c`, `arch_get_unmapped_area_topdown` and,
 /// for the legacy layout, `arch_get_unmapped_area`. The emulation of system calls of gem5 does the same
 /// (`Process::mmapGrowsDown`). Not modelled: glibc raises its threshold when a program frees a mapping.
-#[derive(Clone, Debug)]
+#[derive(Debug)]
 pub(crate) struct Layout {
     order: ArrayOrder,
     /// What was asked for, in bytes, each rounded up to malloc's alignment.
@@ -194,26 +194,30 @@ impl Layout {
     }
 
     /// What the program has mapped, `(address, bytes)`, ascending: neighbours are one area, as in Linux.
-    fn mappings(&self) -> Vec<(u64, u64)> {
+    pub(crate) fn mappings(&self) -> Vec<(u64, u64)> {
         let heap = SMALL_DATA..self.heap_end;
         let ranges = [heap, self.mapped.clone()].into_iter().filter(|range| !range.is_empty());
         ranges.map(|range| (range.start, range.end - range.start)).collect()
     }
 }
 
-/// A workload that runs an algorithm, which is built when its first block is needed.
-pub(crate) fn program<A: Algorithm + 'static>(
+/// A workload with its data at these places (see [`Layout::mappings`]) that runs an algorithm. `code`
+/// writes its blocks at once, and says which they are; `build` makes the algorithm, when its first
+/// block is needed.
+pub(crate) fn program<C: Send + 'static, A: Algorithm + 'static>(
     name: &'static str,
     arguments: &Arguments,
-    layout: &Layout,
-    assembler: Assembler,
-    build: impl FnOnce() -> A + Send + 'static,
+    data: Vec<(u64, u64)>,
+    code: impl FnOnce(&mut Assembler) -> C,
+    build: impl FnOnce(C) -> A + Send + 'static,
 ) -> Box<dyn Source> {
-    let plan = Plan { name, arguments: *arguments, instructions: None, data: layout.mappings() };
+    let mut assembler = Assembler::new();
+    let code = code(&mut assembler);
+    let plan = Plan { name, arguments: *arguments, instructions: None, data };
     let steps = Steps {
         #[cfg(test)]
         blocks: assembler.blocks(),
-        build: Some(Box::new(build)),
+        build: Some(Box::new(move || build(code))),
         algorithm: None,
     };
     Box::new(Program::new(plan, assembler, steps))

@@ -78,11 +78,9 @@ enum Features {
 fn make(name: &'static str, features: &Features, arguments: &Arguments) -> Box<dyn Source> {
     let shape = Shape::of(features, arguments);
     let seed = arguments.seed;
-    let mut assembler = Assembler::new();
-    let code = Code::new(&mut assembler);
-    let layout = shape.layout.clone();
-    let build = move || Training::new(&shape, code, seed);
-    program(name, arguments, &layout, assembler, build)
+    program(name, arguments, shape.layout.mappings(), Code::new, move |code| {
+        Training::new(&shape, code, seed)
+    })
 }
 
 struct Shape {

@@ -14,10 +14,11 @@
 //! materials  of each, its nuclides (4 bytes) and their concentrations (8 bytes)
 //! ```
 //!
-//! The large reactor has 355 nuclides with 11,303 points each (5648 MiB but for one point). Sizes below 256 MiB have the
-//! small one's 68 nuclides; either has as many points as fit. Which nuclides make up a material, and in
-//! which order they are added up, is the program's (`load_mats` of its Materials.c). Energies, cross
-//! sections and concentrations are drawn, as in the original. Departs from it: with another generator.
+//! The large reactor has 355 nuclides with 11,303 points each (5648 MiB but for one point). Sizes
+//! below 256 MiB have the small one's 68 nuclides; either has as many points as fit. Which nuclides
+//! make up a material, and in which order they are added up, is the program's (`load_mats` of its
+//! Materials.c). Energies, cross sections and concentrations are drawn, as in the original. Departs
+//! from it: with another generator.
 //!
 //! This process's memory holds only the energies and every 128th row of the index. The rows between
 //! differ from it by a few steps, and cross sections are a function of their place.
@@ -110,11 +111,9 @@ const SPACING: usize = 128;
 fn make(arguments: &Arguments) -> Box<dyn Source> {
     let shape = Shape::of(arguments);
     let seed = arguments.seed;
-    let mut assembler = Assembler::new();
-    let code = Code::new(&mut assembler);
-    let layout = shape.layout.clone();
-    let build = move || Lookups::new(&shape, code, seed);
-    program(DESCRIPTION.name, arguments, &layout, assembler, build)
+    program(DESCRIPTION.name, arguments, shape.layout.mappings(), Code::new, move |code| {
+        Lookups::new(&shape, code, seed)
+    })
 }
 
 struct Shape {

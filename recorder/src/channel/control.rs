@@ -25,8 +25,8 @@ pub const CONTROL_MARK: u64 = 6;
 pub const MARK_BEGIN: u64 = 0;
 /// The segment has ended, and a gap begins.
 pub const MARK_END: u64 = 1;
-/// Of the segments so far, only those remain that are chosen in blocks of the first number, a power of two, with the second as seed (see
-/// [`chosen`](super::sample::chosen)).
+/// Of the segments so far, only those remain that are chosen in blocks of the first number, a power
+/// of two, with the second as seed (see [`chosen`](super::sample::chosen)).
 pub const MARK_THIN: u64 = 2;
 
 impl Region {

@@ -36,6 +36,6 @@ pub const VERSION: &str = concat!(env!("CARGO_PKG_VERSION"), "/8");
 
 /// The collector's answer to a process that it records.
 pub const READY: &str = "ready";
-/// What comes before the reason in its answer to a process that it cannot record, and that is to run on all the
-/// same. Any other answer is an error.
+/// What comes before the reason in its answer to a process that it cannot record, and that is to
+/// run on all the same. Any other answer is an error.
 pub const UNRECORDED: &str = "unrecorded: ";

@@ -1,9 +1,10 @@
 //! Which stretches of a sampled recording are kept, as both sides know it.
 
-/// Of block `block` of `stride` stretches, a power of two, the one that is kept. A block is two halves, of each of which
-/// one is kept while the stride is half as long, and then a coin of `seed` decides between these two. So each of a
-/// block's stretches is as likely, whatever becomes of those of other blocks: a stratified sample, which no
-/// period of the program can be in step with (Cochran, "Sampling Techniques", 1977, chapters 5 and 8).
+/// Of block `block` of `stride` stretches, a power of two, the one that is kept. A block is two
+/// halves, of each of which one is kept while the stride is half as long, and then a coin of `seed`
+/// decides between these two. So each of a block's stretches is as likely, whatever becomes of
+/// those of other blocks: a stratified sample, which no period of the program can be in step with
+/// (Cochran, "Sampling Techniques", 1977, chapters 5 and 8).
 pub fn chosen(seed: u64, stride: u64, block: u64) -> u64 {
     let (mut stride, mut at) = (stride, block);
     while stride > 1 {

@@ -118,7 +118,7 @@ fn receive(stream: &mut UnixStream) -> io::Result<(Vec<u8>, Option<OwnedFd>)> {
     let (got, memory) = sys::receive_with_descriptor(stream, &mut length)?;
     let length = u32::from_le_bytes(length);
     if got != 4 || length > MAX_HELLO {
-        return Err(io::Error::new(io::ErrorKind::InvalidData, "it is no introduction"));
+        return Err(io::Error::new(io::ErrorKind::InvalidData, "it is not an introduction"));
     }
     let mut hello = vec![0; length as usize];
     stream.read_exact(&mut hello)?;
@@ -227,8 +227,8 @@ impl Client {
         child.runs_qemu().then_some(child)
     }
 
-    /// Whether the process has replaced itself by QEMU with another program, or is about to: it will introduce itself
-    /// anew.
+    /// Whether the process has replaced itself by QEMU with another program, or is about to: it
+    /// will introduce itself anew.
     pub fn is_starting(&self) -> bool {
         self.region.state.load(Ordering::Acquire) == STATE_EXECUTING && self.process.runs_qemu()
     }

@@ -40,8 +40,8 @@ impl Decoder {
         self.blocks.define(record)
     }
 
-    /// Adds words of a thread, which follow those added before. They make slices of their own, so that those of
-    /// several threads stay in the order in which they came.
+    /// Adds words of a thread, which follow those added before. They make slices of their own, so
+    /// that those of several threads stay in the order in which they came.
     ///
     /// # Errors
     /// When the words are malformed or the trace cannot be written.
@@ -151,8 +151,8 @@ impl Decoder {
         }
     }
 
-    /// Takes the slices decoded so far, of all threads, by epoch, and each epoch's in the order in which their words
-    /// came.
+    /// Takes the slices decoded so far, of all threads, by epoch, and each epoch's in the order in
+    /// which their words came.
     pub fn take_slices(&mut self) -> BTreeMap<u64, Vec<Slice>> {
         std::mem::take(&mut self.slices)
     }

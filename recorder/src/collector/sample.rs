@@ -120,8 +120,8 @@ impl Sample {
         gap.event(epoch, event, &mut self.spool)
     }
 
-    /// Adds a slice. If it is of no segment, or of one that was dropped, nothing is done but to return how many
-    /// instructions it has.
+    /// Adds a slice. If it is of no segment, or of one that was dropped, nothing is done but to
+    /// return how many instructions it has.
     ///
     /// # Errors
     /// When the disk fails.

@@ -53,8 +53,8 @@ pub struct Session<'a> {
     control: Vec<u8>,
 }
 
-/// Of a command line, which may have 2 MiB. At worst each byte is six of JSON, of which a trace's description has
-/// a mebibyte.
+/// Of a command line, which may have 2 MiB. At worst each byte is six of JSON, of which a trace's
+/// description has a mebibyte.
 const LONGEST_NAME_BYTES: usize = 128 << 10;
 
 impl<'a> Session<'a> {
@@ -272,8 +272,8 @@ impl<'a> Session<'a> {
             }
         }
         self.decoder.put_back(later);
-        // Where nothing is recorded there are none to wait for, however much happens. The latest do wait: threads
-        // that did not look yet may have slices of before.
+        // Where nothing is recorded there are none to wait for, however much happens. The latest do
+        // wait: threads that did not look yet may have slices of before.
         let Some(excess) = self.events.len().checked_sub(MOST_EVENTS) else { return Ok(()) };
         let first_kept = self.events[excess].0;
         self.emit_events(epoch.min(first_kept.saturating_sub(1)))

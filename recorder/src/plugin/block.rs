@@ -66,9 +66,9 @@ fn may_access(factory: &mut InstructionInfoFactory, code: &[u8], pc: u64) -> boo
         || (0..instruction.op_count()).any(|i| instruction.op_kind(i) == OpKind::Memory)
 }
 
-/// Whether QEMU carries out an access of this instruction in a helper of its own, rather than in the code that
-/// it generates. It does for atomic updates, the x87 unit's and other state, masks and gathers, and may
-/// for what is not known here.
+/// Whether QEMU carries out an access of this instruction in a helper of its own, rather than in
+/// the code that it generates. It does for atomic updates, the x87 unit's and other state, masks
+/// and gathers, and may for what is not known here.
 fn accesses_in_helper(code: &[u8], pc: u64) -> bool {
     use iced_x86::{CpuidFeature, FlowControl, Mnemonic};
     let instruction = Decoder::with_ip(64, code, pc, DecoderOptions::NONE).decode();
@@ -185,9 +185,9 @@ impl NewBlock {
 
     /// Has QEMU call `on_block` with the block's length when it begins, and for next to nothing else.
     ///
-    /// QEMU 7.2 leaves in the vCPU a pointer to the callbacks for accesses of a helper that a block ended with,
-    /// and frees them when it gives up its translations. So wherever a helper may look there, it has to find
-    /// something.
+    /// QEMU 7.2 leaves in the vCPU a pointer to the callbacks for accesses of a helper that a block
+    /// ended with, and frees them when it gives up its translations. So wherever a helper may look
+    /// there, it has to find something.
     ///
     /// # Safety
     /// The block is still being translated, and the callback has QEMU's signature.

@@ -106,8 +106,8 @@ impl Budget {
         }
     }
 
-    /// What a thread did not spend of its grant from `part` is there for others. Of a part that is over nobody
-    /// wants any more.
+    /// What a thread did not spend of its grant from `part` is there for others. Of a part that is
+    /// over nobody wants any more.
     fn take_back(&mut self, part: Part, unspent: i64) {
         let counts = match part {
             Part::Skip => self.is_skipping,
@@ -166,8 +166,8 @@ pub fn end_skip() {
     BUDGET.with(|budget| (budget.skip, budget.is_skipping) = (0, false));
 }
 
-/// Whether a part is not at its end, now that all threads have given back what they did not spend: what is less is
-/// not worth another reset.
+/// Whether a part is not at its end, now that all threads have given back what they did not spend:
+/// what is less is not worth another reset.
 pub fn remains(part: Part) -> bool {
     BUDGET.with(|budget| *budget.part(part) > GRANT / 16)
 }

@@ -25,10 +25,11 @@ pub fn renew() {
 /// The vCPU of each slot: its number plus one, or 0.
 static OWNERS: [AtomicU32; SLOTS] = [const { AtomicU32::new(0) }; SLOTS];
 
-/// Where `vcpu` has its slot, and everything else that there is one of for each thread. A place is its own place.
+/// Where `vcpu` has its slot, and everything else that there is one of for each thread. A place is
+/// its own place.
 ///
-/// QEMU gives a vCPU the number above the highest there is: numbers go beyond all bounds where a thread starts
-/// the next before it ends.
+/// QEMU gives a vCPU the number above the highest there is: numbers go beyond all bounds where a
+/// thread starts the next before it ends.
 #[inline]
 pub fn place(vcpu: c_uint) -> usize {
     if (vcpu as usize) < SLOTS { vcpu as usize } else { find_place(vcpu) }

@@ -227,8 +227,8 @@ fn attend(vcpu: c_uint, slot: &Slot, data: u64) {
 /// The thread's words are of no interest from here on, until it joins again.
 fn leave(vcpu: c_uint, slot: &Slot) {
     if slot.thread.load(Ordering::Relaxed) != 0 {
-        // Its latest block is complete: the collector need not wait for the thread's next, before which much may
-        // happen.
+        // Its latest block is complete: the collector need not wait for the thread's next, before
+        // which much may happen.
         let epoch = slot.epoch.load(Ordering::Relaxed);
         put(slot, room(vcpu, slot), epoch_word(epoch));
     }

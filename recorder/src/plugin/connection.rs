@@ -99,8 +99,8 @@ pub fn attach(
     }
 }
 
-/// Writes a message for the user. `eprintln` would panic where standard error is closed, and so end QEMU, which
-/// called.
+/// Writes a message for the user. `eprintln` would panic where standard error is closed, and so end
+/// QEMU, which called.
 pub fn say(message: &str) {
     let _ = writeln!(io::stderr(), "flatwalk: {message}");
 }

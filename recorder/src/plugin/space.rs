@@ -225,9 +225,10 @@ impl Space {
         [first, second].map(|range| if range.is_empty() { 0..0 } else { range })
     }
 
-    /// The addresses whose pages Linux gives back, or has not yet given, when a system call succeeded with
-    /// `result`, and QEMU 7.2 does not; the space is not yet changed. A heap that shrinks keeps its pages, and QEMU fills
-    /// all of them as it grows again. `MADV_FREE` it ignores, of which the trace says that the pages are gone.
+    /// The addresses whose pages Linux gives back, or has not yet given, when a system call
+    /// succeeded with `result`, and QEMU 7.2 does not; the space is not yet changed. A heap that
+    /// shrinks keeps its pages, and QEMU fills all of them as it grows again. `MADV_FREE` it
+    /// ignores, of which the trace says that the pages are gone.
     pub fn left_by_qemu(&self, number: i64, arguments: &[u64; 6], result: u64) -> Vec<Range<u64>> {
         let &[a, b, c, ..] = arguments;
         match number {

@@ -128,8 +128,8 @@ pub fn start_recording() {
     });
 }
 
-/// All that was to be skipped has been: whether the program paused recording meanwhile, so that it waits for the
-/// next start. The address space is in hand.
+/// All that was to be skipped has been: whether the program paused recording meanwhile, so that it
+/// waits for the next start. The address space is in hand.
 fn waits_after_skip() -> bool {
     let waits = phase() == Phase::Skip && IS_PAUSED.load(Ordering::Relaxed);
     if waits {

@@ -43,7 +43,8 @@ int main(void) {
             touch(other + 12 * PAGE, 20);
             unmap(other, BYTES);
             break;
-        case 2: // MADV_DONTNEED, also of what was not touched, and MADV_FREE, not all of which is touched again.
+        case 2: // MADV_DONTNEED, also of what was not touched, and MADV_FREE, not all of which is
+                // touched again.
             touch(area, PAGES);
             call3(28, (long)area + 3 * PAGE, 20 * PAGE, 4);
             touch(area, PAGES);

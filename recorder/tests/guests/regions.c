@@ -1,4 +1,5 @@
-// Reads one word of each page of four regions: two functions, each two of them. Whoever counts knows how often.
+// Reads one word of each page of four regions: two functions, each two of them. Whoever counts
+// knows how often.
 //
 //     regions FILE [NAME]     NAME: of the anonymous memory
 

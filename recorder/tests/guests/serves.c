@@ -1,5 +1,6 @@
-// A process that works while its parent does something else: serves CALLS. Its own work, in two threads, comes after
-// a marker; with its system calls. When it has ended, others may come to live where it did.
+// A process that works while its parent does something else: serves CALLS. Its own work, in two
+// threads, comes after a marker; with its system calls. When it has ended, others may come to live
+// where it did.
 #include <pthread.h>
 #include <stdlib.h>
 #include <string.h>

@@ -60,7 +60,8 @@ fn a_thread_that_slept_goes_on_behind_what_woke_it() {
             _ => {}
         }
     }
-    // Each that reads waits for what was written, asleep or not. At the futex one of two sleeps in each round.
+    // Each that reads waits for what was written, asleep or not. At the futex one of two sleeps in
+    // each round.
     let [_, first, second, third, fourth, alone] = sleeps;
     assert_eq!([first, second], [300; 2]);
     assert!(third + fourth >= 150, "{sleeps:?}");
@@ -218,8 +219,8 @@ fn a_child_that_takes_long_to_begin_is_waited_for() {
     assert_eq!(trace.count(symbol(&program, "in_child")), 1);
 }
 
-/// A shell that has ended, and the program that it left, which has not yet introduced itself: QEMU opens its log
-/// before it loads plugins, which takes until somebody reads that.
+/// A shell that has ended, and the program that it left, which has not yet introduced itself: QEMU
+/// opens its log before it loads plugins, which takes until somebody reads that.
 fn start_late(scratch: &Scratch, target: &Path) -> (Running, PathBuf) {
     let log = fifo(scratch, "log");
     let (log_name, target_name) = (path(&log), path(target));

@@ -35,8 +35,8 @@ fn threads_leave_what_they_did_not_skip() {
         let whole = recorded("");
         // Each has a grant of 65,536 instructions, and spends a fiftieth.
         let skipped = whole - recorded(&format!(",skip={}", whole / 2));
-        // While a thread is ending, what was to be skipped cannot be over, and the others run on for as long as that
-        // thread waits for a processor.
+        // While a thread is ending, what was to be skipped cannot be over, and the others run on
+        // for as long as that thread waits for a processor.
         let expected = whole / 2 - (1 << 16)..whole / 2 + whole / 4;
         assert!(expected.contains(&skipped), "{skipped} of {} of {name}", whole / 2);
     }

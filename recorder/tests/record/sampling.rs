@@ -29,8 +29,8 @@ struct Replay {
     hash: String,
     /// Instructions of each stretch between gaps.
     stretches: Vec<u64>,
-    /// Pages of anonymous memory that came so far, and those of them in pauses: where gaps begin, and where they
-    /// end. Of a whole run, behind and in front of blocks.
+    /// Pages of anonymous memory that came so far, and those of them in pauses: where gaps begin,
+    /// and where they end. Of a whole run, behind and in front of blocks.
     fresh: [Vec<(u64, [u64; 2])>; 2],
     /// Whether the last that there is is a gap.
     ends_in_gap: bool,
@@ -339,8 +339,8 @@ fn threads_that_end_in_a_gap_leave_what_they_did_not_pass() {
     let (gaps, total) = gaps(&recorded.output);
     // The first four are what is left of segments.
     assert!(gaps.len() > 4 && total < 16 * LENGTH, "{gaps:?} of {total}");
-    // While a thread is ending, a gap cannot end, and the others run on for as long as that thread waits for a
-    // processor. That is not so in each.
+    // While a thread is ending, a gap cannot end, and the others run on for as long as that thread
+    // waits for a processor. That is not so in each.
     let shortest = gaps[4..].iter().map(|&(_, gap)| gap).min().unwrap();
     assert!(shortest.abs_diff(LENGTH) < GRANT, "{gaps:?}");
 }

@@ -12,8 +12,8 @@ pub struct Configuration {
     pub layout: Layout,
     /// Which memory large pages back.
     pub large_pages: LargePages,
-    /// Ranges of addresses that the program touches, in bytes, ascending; none if that is not known. Of what no
-    /// range covers no large page is expected.
+    /// Ranges of addresses that the program touches, in bytes, ascending; none if that is not
+    /// known. Of what no range covers no large page is expected.
     pub touched: Vec<(u64, u64)>,
     /// Physical memory in bytes.
     pub memory_bytes: u64,

@@ -13,10 +13,10 @@ use crate::policy::LargePages;
 use crate::vma::Pages;
 
 impl<In: Address, Out: Physical> Process<In, Out> {
-    /// Has each region in which `changed` has pages as the scenario says, if there is one: base pages become a
-    /// large one where its areas agree by now, and a large one that came to lie above the boundary is split. This
-    /// takes no work: the scenario says what is there, and not how it came about. Where `changed` is new, and memory
-    /// has no block, that is counted.
+    /// Has each region in which `changed` has pages as the scenario says, if there is one: base
+    /// pages become a large one where its areas agree by now, and a large one that came to lie
+    /// above the boundary is split. This takes no work: the scenario says what is there, and not
+    /// how it came about. Where `changed` is new, and memory has no block, that is counted.
     pub(super) fn follow_scenario(
         &mut self,
         changed: &Pages,
@@ -56,8 +56,8 @@ impl<In: Address, Out: Physical> Process<In, Out> {
         Ok(())
     }
 
-    /// Makes one large page with `protection` of all that is mapped in `region`: base pages. They stay where they
-    /// lie if that is a whole block; else a block takes them, if there is one.
+    /// Makes one large page with `protection` of all that is mapped in `region`: base pages. They
+    /// stay where they lie if that is a whole block; else a block takes them, if there is one.
     fn gather(
         &mut self,
         region: &Pages,

@@ -36,8 +36,8 @@ impl<In: Address, Out: Physical> Process<In, Out> {
         Ok(all)
     }
 
-    /// Lets a program access each page of `length_bytes` from `address`: those that are not mapped, or not for that,
-    /// raise faults, of which `handled` learns one by one.
+    /// Lets a program access each page of `length_bytes` from `address`: those that are not mapped,
+    /// or not for that, raise faults, of which `handled` learns one by one.
     ///
     /// # Errors
     /// As [`Process::fault`].

@@ -95,8 +95,8 @@ impl<In: Address, Out: Physical> Process<In, Out> {
         }
     }
 
-    /// Widens the nodes that were to have too many large pages below them to be flattened, where too few are there
-    /// or can still come.
+    /// Widens the nodes that were to have too many large pages below them to be flattened, where
+    /// too few are there or can still come.
     pub(super) fn widen_nodes(&mut self, flushes: &mut Flushes<In>) -> Result<(), OsError> {
         let Some((level, width)) = self.policy.guarded_nodes else { return Ok(()) };
         for region in std::mem::take(&mut self.narrow) {

@@ -32,7 +32,8 @@ counts! {
         faults,
         /// Faults that mapped a large page.
         large_page_faults,
-        /// Large pages mapped: by faults or populating, moved by a remap, or put together as the scenario has it.
+        /// Large pages mapped: by faults or populating, moved by a remap, or put together as the
+        /// scenario has it.
         large_pages_mapped,
         /// Regions that should have got a large page, but there was no block for it.
         large_page_fallbacks,

@@ -16,7 +16,7 @@
 //! - One table for each process, not one for the machine. Where a table of the machine has as many buckets
 //!   as memory has frames, this one has twice as many, and all nodes are entered anew, as soon as there
 //!   are more nodes than buckets. Where there is no contiguous memory for that, chains grow longer.
-//! - Entries are as in other tables here, beside a tag and a link of 64 bits each: 32 bytes a node.
+//! - Entries are as in other tables here, next to a tag and a link of 64 bits each: 32 bytes a node.
 //! - Chains have at most 255 nodes.
 
 use schemars::JsonSchema;

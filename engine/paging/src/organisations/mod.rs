@@ -1,4 +1,5 @@
-//! The registry of page-table organisations: one file (or folder) and one line each.
+//! The registry of page-table organisations. Each is one file (or folder), and has two lines here: its module,
+//! and its line of [`REGISTRY`].
 
 mod clustered;
 mod compendia;

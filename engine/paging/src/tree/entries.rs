@@ -24,7 +24,8 @@ impl<In: Address, Out: Physical> Tree<In, Out> {
         Entry(memory.read(self.slot(node, input))).decode(self.geometry, node.bottom())
     }
 
-    /// The node that an entry points to; `None` if it is none of this table's of that shape, so that whatever else wrote to the memory cannot lead a change astray.
+    /// The node that an entry points to; `None` if it is none of this table's of that shape, so
+    /// that whatever else wrote to the memory cannot lead a change astray.
     pub(super) fn child(&self, base: Out, level: Level, width: Width) -> Option<NodeRef<Out>> {
         let node = self.nodes.get(&base)?;
         (node.level == level && node.width == width).then_some(NodeRef {

@@ -315,13 +315,7 @@ impl<In: Address, Out: Physical> Tree<In, Out> {
             }
             if let Some(&below) = self.merged.get(&(child_level, prefix * per_child + slot)) {
                 // The large pages' own entries go; those in the node below stay.
-                for i in 0..per_child {
-                    let (entry, replica) = (read(memory, i), below.offset(i * per_child * 8));
-                    let meaning = entry.decode::<Out>(geometry, old.bottom());
-                    if matches!(meaning, Decoded::Mapped { .. }) {
-                        usage.push((replica, Entry(memory.read(replica)).with_usage_of(entry)));
-                    }
-                }
+                usage.extend(self.usage_below(memory, group, old.bottom(), below));
                 entries.push(Entry::table(below, 2));
                 continue;
             }
@@ -338,16 +332,8 @@ impl<In: Address, Out: Physical> Tree<In, Out> {
                     let own = (geometry.node_entries(width) - 1) << child_shift;
                     let path = input.raw() & !own | slot << child_shift;
                     let child = obtain(memory, child_level, child_width, path)?;
-                    for i in 0..per_child {
-                        let entry = read(memory, i);
-                        if entry.is_present() {
-                            memory.write(child.offset(i * 8), entry.0);
-                        }
-                    }
-                    let used = u32::try_from(present).expect("fewer than 2^32 entries in a node");
-                    let (level, width) = (child_level, child_width);
-                    let parts = Box::default();
-                    children.push((child, Node { level, width, used, is_fallback: false, parts }));
+                    let node = self.copied(memory, group, child, child_level, child_width);
+                    children.push((child, node));
                     Entry::table(child, child_width)
                 }
             });
@@ -370,6 +356,48 @@ impl<In: Address, Out: Physical> Tree<In, Out> {
         }
         self.nodes.insert(new.base, node);
         Ok(new)
+    }
+
+    /// The accessed and dirty bits of the large pages that have entries of their own at `group`, which are
+    /// of level `bottom`: for each page, where its first replica is in the merged node at `below`, and
+    /// this replica with these bits in addition.
+    fn usage_below(
+        &self,
+        memory: &impl EntryMemory<Out>,
+        group: Out,
+        bottom: Level,
+        below: Out,
+    ) -> Vec<(Out, Entry)> {
+        let entries = self.geometry.node_entries(1);
+        let usage = |i| {
+            let entry = Entry(memory.read(group.offset(i * 8)));
+            let Decoded::Mapped { .. } = entry.decode::<Out>(self.geometry, bottom) else {
+                return None;
+            };
+            let replica = below.offset(i * entries * 8);
+            Some((replica, Entry(memory.read(replica)).with_usage_of(entry)))
+        };
+        (0..entries).filter_map(usage).collect()
+    }
+
+    /// Copies the entries in use at `group` to `base`, a new node of `width` with topmost level `level`.
+    fn copied(
+        &self,
+        memory: &mut impl TableMemory<Out>,
+        group: Out,
+        base: Out,
+        level: Level,
+        width: Width,
+    ) -> Node {
+        let mut node = Node { level, width, used: 0, is_fallback: false, parts: Box::default() };
+        for i in 0..self.geometry.node_entries(width) {
+            let entry = Entry(memory.read(group.offset(i * 8)));
+            if entry.is_present() {
+                memory.write(base.offset(i * 8), entry.0);
+                node.used += 1;
+            }
+        }
+        node
     }
 }
 

@@ -1,6 +1,7 @@
 //! Little-endian integers and LEB128 in byte buffers, read without trusting them.
 
-/// Appends `value` as LEB128: seven bits a byte, least significant first, the top bit set on all but the last.
+/// Appends `value` as LEB128: seven bits a byte, least significant first, the top bit set on all
+/// but the last.
 pub(crate) fn put_varint(out: &mut Vec<u8>, mut value: u64) {
     while value >= 0x80 {
         out.push(value as u8 | 0x80);

@@ -12,9 +12,9 @@ use super::writer::{Options, encode_end};
 use crate::disk::open_file;
 use crate::error::TraceError;
 
-/// Notes in the trace at `path`, which is complete, what stopped its program before it ended by itself. Only
-/// the totals change, and what comes behind them: what else is in the file is not written anew. In a trace without
-/// an end, which says so already, nothing is noted.
+/// Notes in the trace at `path`, which is complete, what stopped its program before it ended by
+/// itself. Only the totals change, and what comes behind them: what else is in the file is not
+/// written anew. In a trace without an end, which says so already, nothing is noted.
 ///
 /// # Errors
 /// When the file cannot be read or written, or is damaged.
@@ -39,8 +39,8 @@ pub fn note_stopped(path: &Path, what: &str) -> Result<(), TraceError> {
         .map_err(io)
 }
 
-/// Puts `end` in place of all that is from `offset` on. Should this not come to its end, the file has no trailer,
-/// and is read as far as it goes.
+/// Puts `end` in place of all that is from `offset` on. Should this not come to its end, the file
+/// has no trailer, and is read as far as it goes.
 fn replace_end(file: &File, offset: u64, end: &[u8]) -> std::io::Result<()> {
     file.set_len(offset)?;
     file.write_all_at(end, offset)

@@ -36,7 +36,8 @@ pub struct Summary {
     /// Content hash, hex. Of the content alone, whatever the compression; of a trace that ended
     /// early, `partial-` and a hash of the chunks' checksums.
     pub hash: String,
-    /// What stopped the program before it ended by itself, in words; `None` if nothing did, or it is not known.
+    /// What stopped the program before it ended by itself, in words; `None` if nothing did, or it
+    /// is not known.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub stopped: Option<String>,
 }

@@ -105,7 +105,8 @@ impl Touched {
         self.count
     }
 
-    /// Ranges `[start, end)` at 2 MiB granularity, ascending, disjoint and not adjoining; populated ranges included.
+    /// Ranges `[start, end)` at 2 MiB granularity, ascending, disjoint and not adjoining; populated
+    /// ranges included.
     pub(crate) fn ranges(&self) -> Vec<(u64, u64)> {
         let mut regions: Vec<(u64, u64)> =
             self.pages.keys().map(|&region| (region, region + 1)).collect();

@@ -386,8 +386,8 @@ impl Writer {
     }
 }
 
-/// What a trace ends with behind its other chunks, whose headers are `index`, at `offset`: the totals, the index
-/// and the trailer.
+/// What a trace ends with behind its other chunks, whose headers are `index`, at `offset`: the
+/// totals, the index and the trailer.
 pub(super) fn encode_end(
     compressor: &mut Compressor<'_>,
     summary: &Summary,

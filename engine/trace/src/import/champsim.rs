@@ -1,5 +1,5 @@
-//! ChampSim's traces: `input_instr` (64 bytes an instruction) and `cloudsuite_instr` (96 bytes), little-endian
-//! records without a header. An empty slot is 0.
+//! ChampSim's traces: `input_instr` (64 bytes an instruction) and `cloudsuite_instr` (96 bytes),
+//! little-endian records without a header. An empty slot is 0.
 //!
 //! | field     | `input_instr` | `cloudsuite_instr` |
 //! |-----------|---------------|--------------------|
@@ -31,8 +31,8 @@ pub(crate) const STACK_POINTER: u8 = 6;
 pub(crate) const FLAGS: u8 = 25;
 /// Number of the instruction pointer.
 pub(crate) const INSTRUCTION_POINTER: u8 = 26;
-/// Width of every access, in bytes: all that is known is its first byte. `ChampSim` takes an access to be to the
-/// line of that byte, too.
+/// Width of every access, in bytes: all that is known is its first byte. `ChampSim` takes an access
+/// to be to the line of that byte, too.
 const ACCESS_BYTES: u16 = 1;
 /// Most bytes of an instruction.
 const MAX_LENGTH: u64 = 15;

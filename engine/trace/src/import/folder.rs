@@ -11,7 +11,8 @@ use crate::model::Event;
 
 /// Most files of a trace. Each is open while it is read.
 const MOST_FILES: usize = 4096;
-/// How files begin that are next to those of the threads in DynamoRIO's folders: schedules, modules, functions.
+/// How files begin that are next to those of the threads in DynamoRIO's folders: schedules,
+/// modules, functions.
 const BESIDE: [&str; 5] =
     ["cpu_schedule.", "serial_schedule.", "modules.log", "funclist.log", "encodings.bin"];
 /// How they end: page tables, statistics.

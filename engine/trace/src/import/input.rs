@@ -41,7 +41,8 @@ impl<R: Read> Read for Counted<R> {
     }
 }
 
-/// Whether a bzip2 stream goes on so behind its header: with a block, or its end. A file that is cut off there is one.
+/// Whether a bzip2 stream goes on so behind its header: with a block, or its end. A file that is
+/// cut off there is one.
 fn is_bzip2_block(rest: &[u8]) -> bool {
     const BLOCK: [u8; 6] = [0x31, 0x41, 0x59, 0x26, 0x53, 0x59];
     const END: [u8; 6] = [0x17, 0x72, 0x45, 0x38, 0x50, 0x90];
@@ -69,8 +70,8 @@ impl Input {
             let inner = Counted { inner: file, count: Arc::clone(&progress) };
             BufReader::with_capacity(BUFFER_BYTES, inner)
         };
-        // A trace that is not compressed begins with anything: ChampSim's with an address. So all that is sure of a
-        // compressed one is compared.
+        // A trace that is not compressed begins with anything: ChampSim's with an address. So all
+        // that is sure of a compressed one is compared.
         let reader: Box<dyn Read + Send> = match magic.as_slice() {
             [0x1f, 0x8b, 0x08, ..] => Box::new(flate2::bufread::MultiGzDecoder::new(counted(file))),
             [0xfd, b'7', b'z', b'X', b'Z', 0, ..] => {

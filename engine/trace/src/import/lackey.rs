@@ -10,8 +10,8 @@ use crate::model::{Instruction, Operands};
 
 /// Longest accepted line; a path or a command line of Valgrind's greeting may be long.
 const MAX_LINE_BYTES: usize = 1 << 15;
-/// Longest instruction. Valgrind takes a request that a program makes to it for one, of 19 bytes on x86-64; what is
-/// longer than x86-64's are has no length in the trace.
+/// Longest instruction. Valgrind takes a request that a program makes to it for one, of 19 bytes on
+/// x86-64; what is longer than x86-64's are has no length in the trace.
 const LONGEST: u16 = 20;
 
 #[derive(Default)]

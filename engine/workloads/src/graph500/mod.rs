@@ -71,7 +71,8 @@ const VALIDATION_VERTEX_BYTES: u64 = 8;
 const VALIDATION_EDGE_BYTES: u64 = 16;
 /// Edges for each vertex, as the benchmark requires.
 const EDGE_FACTOR: u64 = 16;
-/// So often a root is drawn anew because it was one before: small graphs may have fewer vertices than searches.
+/// So often a root is drawn anew because it was one before: small graphs may have fewer vertices
+/// than searches.
 const MOST_ATTEMPTS: u32 = 1000;
 /// No parent, or no level.
 const NONE: u32 = u32::MAX;
@@ -80,12 +81,11 @@ const FILLED: usize = 8;
 
 fn make(arguments: &Arguments) -> Box<dyn Source> {
     let shape = Shape::of(arguments);
-    let seed = arguments.seed;
-    let mut assembler = Assembler::new();
-    let code = Code::new(&mut assembler, arguments.traced);
-    let layout = shape.layout.clone();
-    let build = move || Searches::new(&shape, code, seed);
-    program(DESCRIPTION.name, arguments, &layout, assembler, build)
+    let Arguments { seed, traced, .. } = *arguments;
+    let code = |assembler: &mut Assembler| Code::new(assembler, traced);
+    program(DESCRIPTION.name, arguments, shape.layout.mappings(), code, move |code| {
+        Searches::new(&shape, code, seed)
+    })
 }
 
 /// How large the graph is and where it lies.
@@ -244,7 +244,8 @@ impl Searches {
         searches
     }
 
-    /// Takes a vertex that has a neighbour for the next search's root: another each time, if there are enough.
+    /// Takes a vertex that has a neighbour for the next search's root: another each time, if there
+    /// are enough.
     fn draw_root(&mut self) {
         for attempt in 0.. {
             self.root = self.keys.below(self.graph.vertices() as u64) as usize;

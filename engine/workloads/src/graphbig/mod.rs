@@ -237,8 +237,9 @@ registers!(32; VERTEX, EDGE, TARGET, ID, BUCKETS, BUCKET, BUCKET_COUNT, NODE, RU
 /// The first register that the kernels may name.
 const OWN: u8 = 64;
 
-/// The graph's operations as instructions, as GCC makes them of `scripts/graphbig/kernels.cpp`; those of lists leave in
-/// the flags whether the list continues. Branches that are never taken are operations.
+/// The graph's operations as instructions, as GCC makes them of `scripts/graphbig/kernels.cpp`;
+/// those of lists leave in the flags whether the list continues. Branches that are never taken are
+/// operations.
 mod fragments {
     use super::{Assembler, BUCKET, BUCKET_COUNT, BUCKETS, EDGE, FLAGS, ID, NODE, TARGET, VERTEX};
 
@@ -317,11 +318,11 @@ struct Runs<K> {
 fn runs<K: Kernel>(name: &'static str, arguments: &Arguments) -> Box<dyn Source> {
     let shape = Shape::of(arguments, &K::NEEDS);
     let seed = arguments.seed;
-    let mut assembler = Assembler::new();
-    let code = K::code(&mut assembler);
-    let again = assembler.operation(&[RUN], &[RUN]).operation(&[RUN], &[FLAGS]).branch();
-    let layout = shape.layout.clone();
-    program(name, arguments, &layout, assembler, move || Runs {
+    let code = |assembler: &mut Assembler| {
+        let code = K::code(assembler);
+        (code, assembler.operation(&[RUN], &[RUN]).operation(&[RUN], &[FLAGS]).branch())
+    };
+    program(name, arguments, shape.layout.mappings(), code, move |(code, again)| Runs {
         kernel: K::new(&shape, code, seed),
         again,
         roots: Random::new(seed, 1),

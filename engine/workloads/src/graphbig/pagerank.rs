@@ -29,11 +29,9 @@ const NEEDS: Needs = Needs { property_bytes: 8, lists: 0, edge_bytes: 0, by_vert
 fn make(arguments: &Arguments) -> Box<dyn Source> {
     let shape = Shape::of(arguments, &NEEDS);
     let seed = arguments.seed;
-    let mut assembler = Assembler::new();
-    let code = Code::new(&mut assembler);
-    let layout = shape.layout.clone();
-    let build = move || Ranks::new(&shape, code, seed);
-    program(DESCRIPTION.name, arguments, &layout, assembler, build)
+    program(DESCRIPTION.name, arguments, shape.layout.mappings(), Code::new, move |code| {
+        Ranks::new(&shape, code, seed)
+    })
 }
 
 registers!(OWN; RANK, OLD, PUSHED, DEGREE, CHANGE, COUNT, BASE);

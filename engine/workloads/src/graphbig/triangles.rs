@@ -24,11 +24,9 @@ const NEEDS: Needs = Needs { property_bytes: 32, lists: 0, edge_bytes: 8, by_ver
 fn make(arguments: &Arguments) -> Box<dyn Source> {
     let shape = Shape::of(arguments, &NEEDS);
     let seed = arguments.seed;
-    let mut assembler = Assembler::new();
-    let code = Code::new(&mut assembler);
-    let layout = shape.layout.clone();
-    let build = move || Triangles::new(&shape, code, seed);
-    program(DESCRIPTION.name, arguments, &layout, assembler, build)
+    program(DESCRIPTION.name, arguments, shape.layout.mappings(), Code::new, move |code| {
+        Triangles::new(&shape, code, seed)
+    })
 }
 
 registers!(OWN; OWN_ID, BEGIN, END, LEFT, LEFT_END, RIGHT, RIGHT_END, LEFT_ID, RIGHT_ID, COMMON, COUNT, SUM);

@@ -33,7 +33,6 @@ mod tree;
 
 use flatwalk_trace::Source;
 
-use crate::program::Assembler;
 use crate::simulated::{Algorithm, Array, Column, Emitter, Layout, program};
 use crate::{ARRAY_ORDER, Arguments, Description, Parameter, SEED};
 use code::Code;
@@ -78,11 +77,9 @@ const ROOT: u32 = 0;
 fn make(arguments: &Arguments) -> Box<dyn Source> {
     let shape = Shape::of(arguments);
     let seed = arguments.seed;
-    let mut assembler = Assembler::new();
-    let code = Code::new(&mut assembler);
-    let layout = shape.layout.clone();
-    let build = move || Simplex::new(&shape, code, seed);
-    program(DESCRIPTION.name, arguments, &layout, assembler, build)
+    program(DESCRIPTION.name, arguments, shape.layout.mappings(), Code::new, move |code| {
+        Simplex::new(&shape, code, seed)
+    })
 }
 
 struct Shape {

@@ -1,6 +1,7 @@
 //! The simplex against another method.
 
 use super::*;
+use crate::program::Assembler;
 use crate::simulated::Native;
 
 /// Costs of the best schedule: every trip by its own vehicle, less what the deadheads save that the

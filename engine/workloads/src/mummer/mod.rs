@@ -14,9 +14,9 @@
 //! query   1 byte a letter, half as many as the text has
 //! ```
 //!
-//! The genomes are drawn (`genome.rs`): the reference has repeats, the query is pieces of it with one
-//! letter in fifty drawn anew. Traced is the matching; the tree is there. Departs from it: a match is written by its
-//! digits alone, and what MUMmer notes of its way down stays in registers.
+//! The genomes are drawn (`genome.rs`): the reference has repeats, the query is pieces of it with
+//! one letter in fifty drawn anew. Traced is the matching; the tree is there. Departs from it: a
+//! match is written by its digits alone, and what MUMmer notes of its way down stays in registers.
 //!
 //! This process's memory holds the tree as it is.
 
@@ -28,7 +28,6 @@ mod tree;
 use flatwalk_trace::Source;
 
 use crate::genome;
-use crate::program::Assembler;
 use crate::rng::Random;
 use crate::simulated::{Algorithm, Column, Emitter, Layout, program};
 use crate::{ARRAY_ORDER, Arguments, Description, Parameter, SEED};
@@ -62,11 +61,9 @@ const OUTPUT: u64 = 4096;
 fn make(arguments: &Arguments) -> Box<dyn Source> {
     let shape = Shape::of(arguments);
     let seed = arguments.seed;
-    let mut assembler = Assembler::new();
-    let code = Code::new(&mut assembler);
-    let layout = shape.layout.clone();
-    let build = move || Matching::new(&shape, code, seed);
-    program(DESCRIPTION.name, arguments, &layout, assembler, build)
+    program(DESCRIPTION.name, arguments, shape.layout.mappings(), Code::new, move |code| {
+        Matching::new(&shape, code, seed)
+    })
 }
 
 struct Shape {

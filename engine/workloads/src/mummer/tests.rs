@@ -1,6 +1,7 @@
 //! The matches against a comparison of all places.
 
 use super::*;
+use crate::program::Assembler;
 use crate::simulated::Native;
 
 #[test]

@@ -1,9 +1,10 @@
 //! `oltp`: order entry with TPC-C's two main transactions, as `DBx1000` runs them: rows found through hash
 //! indices, and copied.
 //!
-//! Source: TPC Benchmark C 5.11: cardinalities, skew and names; `DBx1000` (github.com/yxymit/DBx1000; Yu et
-//! al., "Staring into the abyss", VLDB 2014): `TPCC_full_schema.txt`, `tpcc_wl.cpp`, `tpcc_txn.cpp`, which runs
-//! New-Order and Payment in equal parts. Structures and functions: [`crate::dbx1000`].
+//! Source: TPC Benchmark C 5.11: cardinalities, skew and names; `DBx1000`
+//! (github.com/yxymit/DBx1000; Yu et al., "Staring into the abyss", VLDB 2014):
+//! `TPCC_full_schema.txt`, `tpcc_wl.cpp`, `tpcc_txn.cpp`, which runs New-Order and Payment in equal
+//! parts. Structures and functions: [`crate::dbx1000`].
 //!
 //! ```text
 //! row          128 bytes with its manager, 64 an index with its item and node, and data:
@@ -21,10 +22,10 @@
 //! and back. One line in a hundred is supplied, and 15 % of the payments are made, at another warehouse.
 //! As in the original, nothing is inserted, and no New-Order is rolled back.
 //!
-//! Departs from it: one thread, for all warehouses, where each of the original's keeps to one; tables lie
-//! one after another, in the order of warehouses; queries are not in memory; all names of a district have about
-//! the same number of customers. Below one warehouse's size, there are fewer customers and items, and no
-//! orders and histories.
+//! Departs from it: one thread, for all warehouses, where each of the original's keeps to one;
+//! tables lie one after another, in the order of warehouses; queries are not in memory; all names
+//! of a district have about the same number of customers. Below one warehouse's size, there are
+//! fewer customers and items, and no orders and histories.
 
 mod code;
 mod database;
@@ -39,7 +40,6 @@ use flatwalk_trace::Source;
 use self::code::Code;
 use self::database::Database;
 use self::tables::Shape;
-use crate::program::Assembler;
 use crate::simulated::program;
 use crate::{Arguments, Description, Parameter, SEED};
 
@@ -61,9 +61,7 @@ pub(crate) const DESCRIPTION: Description = crate::describe(
 fn make(arguments: &Arguments) -> Box<dyn Source> {
     let shape = Shape::of(arguments);
     let seed = arguments.seed;
-    let mut assembler = Assembler::new();
-    let code = Code::new(&mut assembler);
-    let layout = shape.layout.clone();
-    let build = move || Database::new(shape, code, seed);
-    program(DESCRIPTION.name, arguments, &layout, assembler, build)
+    program(DESCRIPTION.name, arguments, shape.layout.mappings(), Code::new, move |code| {
+        Database::new(shape, code, seed)
+    })
 }

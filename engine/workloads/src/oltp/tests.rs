@@ -7,6 +7,7 @@ use super::terminal::{Transaction, Who};
 use super::*;
 use crate::dbx1000::tests::Pointers;
 use crate::open;
+use crate::program::Assembler;
 use crate::program::tests::play;
 use crate::simulated::Native;
 

@@ -38,7 +38,6 @@ use std::collections::VecDeque;
 
 use flatwalk_trace::Source;
 
-use crate::program::Assembler;
 use crate::rng::Random;
 use crate::simulated::{Algorithm, Array, Column, Emitter, Layout, Native, program};
 use crate::{ARRAY_ORDER, Arguments, Description, Parameter, SEED};
@@ -107,11 +106,9 @@ const UPWARDS: u64 = 8;
 fn make(arguments: &Arguments) -> Box<dyn Source> {
     let shape = Shape::of(arguments);
     let seed = arguments.seed;
-    let mut assembler = Assembler::new();
-    let code = Code::new(&mut assembler);
-    let layout = shape.layout.clone();
-    let build = move || Simulation::new(&shape, code, seed);
-    program(DESCRIPTION.name, arguments, &layout, assembler, build)
+    program(DESCRIPTION.name, arguments, shape.layout.mappings(), Code::new, move |code| {
+        Simulation::new(&shape, code, seed)
+    })
 }
 
 struct Shape {

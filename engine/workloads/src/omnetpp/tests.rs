@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 
 use super::network::frame;
 use super::*;
+use crate::program::Assembler;
 
 /// The same network, simulated with an ordered map of events and a frame as a value.
 fn simulated(tree: &Tree, events: u64, seed: u64) -> (u64, u64) {

@@ -31,7 +31,6 @@ mod tests;
 use flatwalk_trace::Source;
 
 use crate::genome;
-use crate::program::Assembler;
 use crate::rng::{Random, mix};
 use crate::simulated::{Algorithm, Array, Column, Emitter, Layout, program};
 use crate::{ARRAY_ORDER, Arguments, Description, Parameter, SEED};
@@ -75,15 +74,11 @@ const NONE: u32 = u32::MAX;
 fn make(arguments: &Arguments) -> Box<dyn Source> {
     let shape = Shape::of(arguments);
     let seed = arguments.seed;
-    let mut assembler = Assembler::new();
-    let code = Code::new(&mut assembler);
-    let layout = shape.layout.clone();
-    let build = move || {
+    program(DESCRIPTION.name, arguments, shape.layout.mappings(), Code::new, move |code| {
         let length = (shape.fragments * LENGTH / COVERAGE).max(2 * LENGTH);
         let genome = genome::reference(&mut Random::new(seed, 0), length);
         Assembly::new(&shape, code, genome, seed)
-    };
-    program(DESCRIPTION.name, arguments, &layout, assembler, build)
+    })
 }
 
 struct Shape {

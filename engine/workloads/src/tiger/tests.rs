@@ -1,6 +1,7 @@
 //! The assembly against what the genome says.
 
 use super::*;
+use crate::program::Assembler;
 use crate::simulated::Native;
 
 /// An assembly of a genome without repeats, after the comparison and at its end.

@@ -72,12 +72,10 @@ const RECORDS_A_QUERY: usize = 200;
 fn make(arguments: &Arguments) -> Box<dyn Source> {
     let shape = Shape::of(arguments);
     let Arguments { seed, keys, .. } = *arguments;
-    let mut assembler = Assembler::new();
-    let code = Code::new(&mut assembler);
-    let functions = Functions::new(&mut assembler);
-    let layout = shape.layout.clone();
-    let build = move || Benchmark::new(&shape, code, functions, keys, seed);
-    program(DESCRIPTION.name, arguments, &layout, assembler, build)
+    let code = |assembler: &mut Assembler| (Code::new(assembler), Functions::new(assembler));
+    program(DESCRIPTION.name, arguments, shape.layout.mappings(), code, move |(code, functions)| {
+        Benchmark::new(&shape, code, functions, keys, seed)
+    })
 }
 
 struct Shape {

@@ -52,7 +52,8 @@ mod tests {
     #[test]
     fn the_kernel_works_for_the_program_before_and_after_it_runs() {
         let mut work = KernelWork::begin([100, 10]);
-        // A system call of the program's, which sleeps; another thread's; what follows until the program goes on.
+        // A system call of the program's, which sleeps; another thread's; what follows until the
+        // program goes on.
         for (now, goes_on) in [([150, 11], false), ([950, 500], false), ([960, 503], true)] {
             work.cut(now, goes_on);
         }

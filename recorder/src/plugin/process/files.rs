@@ -1,5 +1,5 @@
-//! Pipes, sockets and the like, by what a reader and the writer that it waits for have in common: they may have
-//! other descriptors.
+//! Pipes, sockets and the like, by what a reader and the writer that it waits for have in common:
+//! they may have other descriptors.
 
 use std::ffi::c_int;
 use std::hash::{DefaultHasher, Hash, Hasher};
@@ -35,8 +35,8 @@ pub fn ends(descriptor: u64) -> Option<Ends> {
     }
 }
 
-/// A stream's ends have each other's addresses; of sockets without addresses, it is known whether the other end
-/// is in this process, but not which it is.
+/// A stream's ends have each other's addresses; of sockets without addresses, it is known whether
+/// the other end is in this process, but not which it is.
 fn of_socket(descriptor: c_int) -> Option<Ends> {
     let (own, other) =
         (address(descriptor, libc::getsockname)?, address(descriptor, libc::getpeername)?);

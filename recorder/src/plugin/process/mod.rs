@@ -1,8 +1,8 @@
 //! A process under user-mode QEMU, where the plugin shares the process with the program.
 //!
-//! The program's system calls say how its address space changes (`calls`), and which thread woke which
-//! (`waking`). A fork or an exec makes another recording (`fork`, `exec`). What is recorded is between places that the user names or that
-//! the program marks (`roi`).
+//! The program's system calls say how its address space changes (`calls`), and which thread woke
+//! which (`waking`). A fork or an exec makes another recording (`fork`, `exec`). What is recorded
+//! is between places that the user names or that the program marks (`roi`).
 
 mod calls;
 pub mod elf;

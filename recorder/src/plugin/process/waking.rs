@@ -1,15 +1,17 @@
-//! Which thread woke which. A thread that sleeps in a system call leaves nothing in its buffer, and what woke it
-//! is in the kernel. But a thread of this process that did must have made a system call.
+//! Which thread woke which. A thread that sleeps in a system call leaves nothing in its buffer, and
+//! what woke it is in the kernel. But a thread of this process that did must have made a system
+//! call.
 //!
-//! - Whoever reads from a pipe or a socket waited for the last write of another thread to it, asleep or not: had
-//!   the reader come sooner, it would have slept.
-//! - Before each other call in which it may sleep, a thread notes what for. Others' calls that may end that sleep are
-//!   noted, and the last of them counts as what woke it.
-//! - Whoever sleeps until any of several files is ready is taken to be woken by the last write to a file that this
-//!   process reads.
+//! - Whoever reads from a pipe or a socket waited for the last write of another thread to it,
+//!   asleep or not: had the reader come sooner, it would have slept.
+//! - Before each other call in which it may sleep, a thread notes what for. Others' calls that may
+//!   end that sleep are noted, and the last of them counts as what woke it.
+//! - Whoever sleeps until any of several files is ready is taken to be woken by the last write to a
+//!   file that this process reads.
 //!
-//! If the waker itself came to a call in which it may sleep before the other went on, that call counts: what the
-//! waker did until then, often with a lock that the other wants next, was not at the same time.
+//! If the waker itself came to a call in which it may sleep before the other went on, that call
+//! counts: what the waker did until then, often with a lock that the other wants next, was not at
+//! the same time.
 //!
 //! What only other processes, disks and clocks do is not known.
 
@@ -334,7 +336,8 @@ fn write(vcpu: c_uint, file: u64) {
     });
 }
 
-/// Number and vCPU of the last write by another vCPU than `vcpu`: to `file`, or to any that is read in this process.
+/// Number and vCPU of the last write by another vCPU than `vcpu`: to `file`, or to any that is read
+/// in this process.
 fn last_write(file: Option<u64>, vcpu: c_uint) -> Option<(u64, c_uint)> {
     let by_another = |&(number, by, _): &(u64, c_uint, bool)| (by != vcpu).then_some((number, by));
     WRITES.with(|writes| match file {

@@ -153,8 +153,8 @@ proptest! {
         prop_assert_eq!(process.nodes().iter().map(|nodes| nodes.entries_used).sum::<u64>(), 0);
         let now = process.table().tree().map(Tree::root);
         if root.is_some_and(|root| now.is_some_and(|now| now.width == root.width)) {
-            // A root that was widened and narrowed again lies elsewhere, and may be all that is in a block now,
-            // or was all that was in one.
+            // A root that was widened and narrowed again lies elsewhere, and may be all that is in
+            // a block now, or was all that was in one.
             let moved = u64::from(root.map(|root| root.base) != now.map(|now| now.base));
             prop_assert!(process.frames().allocatable_blocks(9).abs_diff(blocks) <= moved);
         }

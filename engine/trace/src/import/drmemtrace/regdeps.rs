@@ -1,11 +1,12 @@
 //! DynamoRIO's synthetic instruction set `DR_ISA_REGDEPS`, which public traces have in place of machine code:
 //! registers and kinds of instructions, but no opcodes.
 //!
-//! A header, `u32`, little-endian; if there are any operands, a byte with their size, then a byte for each
-//! register, written ones first; padding to 4 bytes. The header has the number of registers written in bits
-//! 0–3, of those read in 4–7, whether flags are written in bit 8 and read in bit 9, and the instruction's
-//! categories above. What memory it accesses is in the trace's records alone, and its length in the record that
-//! fetches it: that of the original instruction, not of this encoding.
+//! A header, `u32`, little-endian; if there are any operands, a byte with their size, then a byte
+//! for each register, written ones first; padding to 4 bytes. The header has the number of
+//! registers written in bits 0–3, of those read in 4–7, whether flags are written in bit 8 and read
+//! in bit 9, and the instruction's categories above. What memory it accesses is in the trace's
+//! records alone, and its length in the record that fetches it: that of the original instruction,
+//! not of this encoding.
 //!
 //! Categories and sizes have no place in the trace model.
 

@@ -1,11 +1,12 @@
 //! `v2p.textproto`, which says where the pages of a drmemtrace lie in physical memory, as page tables.
 //!
-//! The text is a protocol buffer's: fields `name: value` and messages `name { … }`. Of it we read, in each
-//! `address_mapping_group`, `page_size` and the `address_mapping`s with a `virtual_address` (0 if there is none)
-//! and a `physical_address`. Other fields are ignored.
+//! The text is a protocol buffer's: fields `name: value` and messages `name { … }`. Of it we read,
+//! in each `address_mapping_group`, `page_size` and the `address_mapping`s with a `virtual_address`
+//! (0 if there is none) and a `physical_address`. Other fields are ignored.
 //!
-//! The mapping becomes the entries of an ordinary x86-64 table, which the scheme `recorded` walks. Its tables are
-//! not in the file: they follow the last page in physical memory, in order of address.
+//! The mapping becomes the entries of an ordinary x86-64 table, which the scheme `recorded` walks.
+//! Its tables are not in the file: they follow the last page in physical memory, in order of
+//! address.
 
 use std::collections::BTreeMap;
 use std::io::Read;
