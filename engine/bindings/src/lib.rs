@@ -15,6 +15,7 @@ use std::path::PathBuf;
 use attend::attend;
 
 use flatwalk_paging::conformance;
+use flatwalk_timing::config::schema::Problem;
 use flatwalk_timing::report::response::TraceSummary;
 use flatwalk_timing::{
     Kind, Limits, Response, RunConfiguration, RunResult, Sampled, Sampling, Scheme,
@@ -260,7 +261,7 @@ fn simulate_mix(py: Python<'_>, request: &str, progress: Option<Py<PyAny>>) -> P
         })
         .collect();
     let mixed = attend(py, progress.as_ref(), move |reports| {
-        let open_core = |core: usize| open(&programs[core].source, seed + core as u64);
+        let open_core = |core: usize| open(&programs[core].source, seed.wrapping_add(core as u64));
         let report = &mut |done: u64, total: Option<u64>| {
             reports.report(total.map_or(done, |total| done.min(total)), total)
         };
@@ -372,6 +373,13 @@ fn check(kind: &str, value: &str) -> PyResult<String> {
     write(&self::kind(kind)?.check(&read(value)?))
 }
 
+/// The problem of a configuration that so many programs are to run together under, if there is one.
+#[pyfunction]
+fn check_mix(run: &str, programs: usize) -> PyResult<String> {
+    let problem = flatwalk_timing::check_mix(&read(run)?, programs).err().map(Problem::from);
+    write(&problem)
+}
+
 /// Checks that tables of a scheme do what they are told; gives the problem with the shortest list of steps
 /// that shows it, if they do not.
 #[pyfunction]
@@ -418,6 +426,7 @@ fn _engine(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_function(wrap_pyfunction!(check, module)?)?;
     module.add_function(wrap_pyfunction!(schema, module)?)?;
     module.add_function(wrap_pyfunction!(describe, module)?)?;
+    module.add_function(wrap_pyfunction!(check_mix, module)?)?;
     module.add_function(wrap_pyfunction!(check_organisation, module)?)?;
     module.add_function(wrap_pyfunction!(prototype::register_prototype, module)?)?;
     module.add_function(wrap_pyfunction!(prototype::prototype_time, module)?)?;

@@ -2,9 +2,9 @@
 //!
 //!     cargo run --release -p flatwalk-timing --example branches -- TRACE [INSTRUCTIONS]
 //!
-//! TRACE is of any known format; the first INSTRUCTIONS are looked at (all). The predictors are those of the
-//! core, without the rest of it; gshare has 14 history bits, as machine `skylake-server`. Where another thread
-//! runs, the branch before is not judged, as in the core.
+//! TRACE is of any known format; the first INSTRUCTIONS are looked at (all). The predictors are
+//! those of the core, without the rest of it; gshare has 14 history bits, as machine
+//! `skylake-server`. Where another thread runs, the branch before is not judged, as in the core.
 
 use std::error::Error;
 use std::path::Path;

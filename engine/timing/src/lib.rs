@@ -24,7 +24,7 @@ pub use config::machine::Machine;
 pub use config::run::{Mode, RunConfiguration};
 pub use config::scheme::Scheme;
 pub use driver::error::SimulateError;
-pub use driver::mix::simulate_mix;
+pub use driver::mix::{check_mix, simulate_mix};
 pub use driver::sampling::{Limits, Places, Sampled, Sampling};
 pub use driver::simulate::{Simulation, simulate};
 pub use driver::workers::Workers;

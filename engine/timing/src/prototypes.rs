@@ -47,7 +47,8 @@ pub static MECHANISMS: Prototypes<Known> = Prototypes::new();
 #[serde(transparent)]
 pub struct Figures(pub BTreeMap<String, u64>);
 
-/// Classes of Python, as `Scheme.of` writes them down: they run in a process that did, or that read their file.
+/// Classes of Python, as `Scheme.of` writes them down: they run in a process that did, or that read
+/// their file.
 #[derive(Clone, Debug, Deserialize, JsonSchema)]
 #[serde(transparent)]
 pub struct Named(pub Vec<Prototype>);

@@ -110,8 +110,9 @@ impl Kind {
     }
 }
 
-/// A schema with the parameters of page tables' organisations and of prefetchers, and the sections and figures
-/// of mechanisms, wherever it has a table, a prefetcher, a machine, a scheme, a host or a result.
+/// A schema with the parameters of page tables' organisations and of prefetchers, and the sections
+/// and figures of mechanisms, wherever it has a table, a prefetcher, a machine, a scheme, a host or
+/// a result.
 fn with_registries(mut schema: Value) -> Value {
     let sections = |of: fn(&Registered) -> Option<Section>| {
         REGISTRY.iter().filter_map(move |one| Some((one.name, of(one)?.schema())))
@@ -152,10 +153,14 @@ fn together<T: DeserializeOwned>(
     validate: impl Fn(&T) -> Result<(), ConfigError>,
 ) -> Result<(), Problem> {
     let value = T::deserialize(value).map_err(|error| Problem::new("", error.to_string()))?;
-    validate(&value).map_err(|error| {
+    validate(&value).map_err(Problem::from)
+}
+
+impl From<ConfigError> for Problem {
+    fn from(error: ConfigError) -> Self {
         let (key, problem) = error.key_and_problem();
-        Problem::new(&key, problem)
-    })
+        Self::new(&key, problem)
+    }
 }
 
 #[cfg(test)]

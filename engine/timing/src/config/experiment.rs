@@ -45,9 +45,10 @@ pub struct Open {
     /// What is open, in words.
     #[schemars(length(min = 1))]
     pub name: String,
-    /// Key of a series (`guest_frames`, `frames`), of the workloads that have it (`workload.array_order`), the size
-    /// of one (`size.hashjoin-mitosis`), or key of the machine (`machine.walker.concurrent`) or of the schemes that have its
-    /// section (`scheme.SECTION.KEY`).
+    /// Key of a series (`guest_frames`, `frames`), of the workloads that have it
+    /// (`workload.array_order`), the size of one (`size.hashjoin-mitosis`), or key of the machine
+    /// (`machine.walker.concurrent`) or of the schemes that have its section
+    /// (`scheme.SECTION.KEY`).
     #[schemars(length(min = 1))]
     pub key: String,
     /// What it might be; the first is what it is by default.
@@ -117,11 +118,12 @@ pub struct Scales {
 #[derive(Clone, Debug, PartialEq, serde::Serialize, JsonSchema)]
 #[schemars(deny_unknown_fields)]
 pub struct Scale {
-    /// Workloads (`gups:8GiB`), mixes (`asplos-3`, `asplos-3:1GiB`), `dense:SIZE` for one mapped range,
-    /// `crowd:PERCENT` for processes in a guest, `kernel:PROGRAM` and `levels:VARIANT` for rows of printed tables.
+    /// Workloads (`gups:8GiB`), mixes (`asplos-3`, `asplos-3:1GiB`), `dense:SIZE` for one mapped
+    /// range, `crowd:PERCENT` for processes in a guest, `kernel:PROGRAM` and `levels:VARIANT` for
+    /// rows of printed tables.
     pub workloads: Vec<String>,
-    /// Instructions, from the first on, that windows are spread over, such as `"1G"`; without windows those to
-    /// measure, behind the warm-up.
+    /// Instructions, from the first on, that windows are spread over, such as `"1G"`; without
+    /// windows those to measure, behind the warm-up.
     #[schemars(length(min = 1))]
     pub instructions: String,
     /// The same of single workloads, where it is another number.
@@ -161,11 +163,12 @@ pub struct Claim {
     /// Largest relative difference of ratios, for the check `ratio`.
     #[schemars(default = "tenth", range(min = 0))]
     pub ratio_tolerance: f64,
-    /// Programs that the paper's averages are over, of which the workloads are some; those themselves if absent.
+    /// Programs that the paper's averages are over, of which the workloads are some; those
+    /// themselves if absent.
     #[schemars(range(min = 1))]
     pub programs: Option<u64>,
-    /// Instead of `programs`, where the paper says of which kinds its programs are: each kind weighs as many as
-    /// it has.
+    /// Instead of `programs`, where the paper says of which kinds its programs are: each kind
+    /// weighs as many as it has.
     #[schemars(default)]
     pub strata: Vec<Stratum>,
     /// Why our figures differ, written by someone who looked. It has no part in the verdict.
@@ -195,8 +198,8 @@ pub struct Stratum {
     /// How many the paper's averages are over.
     #[schemars(range(min = 1))]
     pub programs: u64,
-    /// Those of the workloads that are of them: names for any size, or `!name` for all others. Each workload is in one
-    /// stratum.
+    /// Those of the workloads that are of them: names for any size, or `!name` for all others. Each
+    /// workload is in one stratum.
     #[schemars(length(min = 1))]
     pub workloads: Vec<String>,
 }
@@ -213,7 +216,8 @@ pub enum Check {
     Sign,
     /// The figures relate to each other as the paper's do.
     Ratio,
-    /// The figures grow from point to point: the paper shows an order or groups, whatever it gives of figures.
+    /// The figures grow from point to point: the paper shows an order or groups, whatever it gives
+    /// of figures.
     Ranked,
 }
 

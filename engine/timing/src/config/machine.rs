@@ -7,7 +7,7 @@
 use std::collections::BTreeMap;
 use std::sync::LazyLock;
 
-use flatwalk_paging::Level;
+use flatwalk_paging::{LINE_BYTES, Level};
 use schemars::{JsonSchema, Schema, SchemaGenerator};
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
@@ -98,8 +98,9 @@ pub struct Core {
     #[schemars(range(min = 1, max = 24))]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub branch_history_bits: Option<u32>,
-    /// Loads that come after the two ways of a mispredicted branch have joined again are made before it is
-    /// resolved, where there are at most so many instructions between the branch and its target. Absent: none are.
+    /// Loads that come after the two ways of a mispredicted branch have joined again are made
+    /// before it is resolved, where there are at most so many instructions between the branch and
+    /// its target. Absent: none are.
     #[schemars(range(min = 1, max = 256))]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub reconvergence_instructions: Option<u32>,
@@ -216,8 +217,8 @@ pub enum Memory {
         #[schemars(range(min = 0, max = 1_000_000))]
         #[serde(default)]
         rfc_ns: f64,
-        /// Lines that a channel's write queue has room for; when it is full, or lacks less than a batch (which is drawn), a batch
-        /// leaves; 0: each is written at once.
+        /// Lines that a channel's write queue has room for; when it is full, or lacks less than a
+        /// batch (which is drawn), a batch leaves; 0: each is written at once.
         #[schemars(range(min = 0, max = 4096))]
         #[serde(default)]
         write_queue: u32,
@@ -264,8 +265,8 @@ pub enum Isolation {
     /// first, then the program's own lines (ASPLOS 2022, section 6.1: "to prevent one process' data
     /// from evicting another's page table").
     Owners,
-    /// Each core fills its own equal part of the ways; page-table priority works within it. Not with CSALT, which
-    /// divides the ways itself.
+    /// Each core fills its own equal part of the ways; page-table priority works within it. Not
+    /// with CSALT, which divides the ways itself.
     Ways,
 }
 
@@ -328,18 +329,18 @@ pub struct Tlb {
     pub latency_cycles: u64,
 }
 
-/// Page sizes by their x86-64 names; with other geometries, base, large and huge pages.
+/// Page sizes by their x86-64 names; with other geometries, leaves of the same levels.
 #[derive(
     Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize, JsonSchema,
 )]
 pub enum PageSize {
-    /// Base pages, leaves of level 1.
+    /// Leaves of level 1: base pages.
     #[serde(rename = "4K")]
     Base,
-    /// Large pages, leaves of level 2.
+    /// Leaves of level 2.
     #[serde(rename = "2M")]
     Large,
-    /// Huge pages, leaves of level 3.
+    /// Leaves of level 3.
     #[serde(rename = "1G")]
     Huge,
 }
@@ -397,7 +398,8 @@ pub enum Pwc {
     None,
 }
 
-/// What two-dimensional walks use, in addition to the guest's own page-walk caches, which are the machine's `pwc`.
+/// What two-dimensional walks use, in addition to the guest's own page-walk caches, which are the
+/// machine's `pwc`.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Virtualisation {
@@ -455,7 +457,8 @@ pub struct HashedWalks {
     /// Cycles that hashing a page's number takes, or comparing it with registers (`dmt`).
     #[schemars(range(min = 0, max = 1000))]
     pub hash_cycles: u64,
-    /// Cycles that looking up the caches of side lines takes, at the same time, where the table has such lines.
+    /// Cycles that looking up the caches of side lines takes, at the same time, where the table has
+    /// such lines.
     #[schemars(range(min = 0, max = 1000))]
     pub cwc_latency_cycles: u64,
     /// Side lines that they hold, by what the table calls them: `L2` and `L3` for its levels.
@@ -595,8 +598,8 @@ impl Machine {
 
 impl Cache {
     fn validate(&self, name: &str) -> Result<(), ConfigError> {
-        let sets = self.size_bytes / 64 / u64::from(self.ways);
-        let exact = sets * 64 * u64::from(self.ways) == self.size_bytes;
+        let sets = self.size_bytes / LINE_BYTES / u64::from(self.ways);
+        let exact = sets * LINE_BYTES * u64::from(self.ways) == self.size_bytes;
         require(exact && sets.is_power_of_two(), &format!("{name}.size_bytes"), || {
             format!(
                 "must make a power of two of 64-byte sets: {} in {} ways do not",

@@ -16,7 +16,8 @@ pub struct Mix {
     /// Where the mix is from.
     #[schemars(length(min = 1))]
     pub source: String,
-    /// For each core a built-in workload, with a size (`gups:8GiB`) or as large as it is by default, or a trace's path.
+    /// For each core a built-in workload, with a size (`gups:8GiB`) or as large as it is by
+    /// default, or a trace's path.
     #[schemars(length(min = 1), inner(length(min = 1)))]
     pub programs: Vec<String>,
 }

@@ -79,8 +79,8 @@ pub enum TranslationMode {
     /// TLBs, PWC and walks.
     #[default]
     Walked,
-    /// Free: every translation is known at once. No design translates faster; one whose data lies elsewhere in
-    /// caches and memory can be a little faster for that.
+    /// Free: every translation is known at once. No design translates faster; one whose data lies
+    /// elsewhere in caches and memory can be a little faster for that.
     Free,
 }
 

@@ -65,8 +65,8 @@ pub struct Op {
     pub reads: [u8; 4],
     /// Registers that it writes; [`NO_WRITE`] for empty.
     pub writes: [u8; 3],
-    /// Pointers and the count of a string instruction, which it moves on whatever it loads: they are among those
-    /// that its addresses depend on. [`NO_WRITE`] for empty.
+    /// Pointers and the count of a string instruction, which it moves on whatever it loads: they
+    /// are among those that its addresses depend on. [`NO_WRITE`] for empty.
     pub pointers: [u8; 3],
     /// Cycles from operands to result, loads excluded. What only moves what it loads needs none.
     pub latency: u8,
@@ -332,7 +332,8 @@ impl<'a> Slots<'a> {
 }
 
 const FLAGS: u8 = 73;
-/// The flags' number where registers come by numbers: `ChampSim`'s, which all that we import have, and our workloads.
+/// The flags' number where registers come by numbers: `ChampSim`'s, which all that we import have,
+/// and our workloads.
 const FOREIGN_FLAGS: u8 = 25;
 
 /// Our number of an x86 register: general 1–16, vector 17–48, x87/MMX 49–64, mask 65–72, flags 73.
@@ -360,12 +361,13 @@ fn name(mnemonic: Mnemonic) -> String {
     name.strip_prefix('V').unwrap_or(&name).to_ascii_lowercase()
 }
 
-/// Whether an instruction that loads puts what it loads somewhere and does nothing else with it. The load's own
-/// latency has that: it is measured by moves, and load ports extend signs and fill vectors themselves.
+/// Whether an instruction that loads puts what it loads somewhere and does nothing else with it.
+/// The load's own latency has that: it is measured by moves, and load ports extend signs and fill
+/// vectors themselves.
 fn only_moves(mnemonic: Mnemonic) -> bool {
     let name = name(mnemonic);
     let starts = |prefixes: &[&str]| prefixes.iter().any(|p| name.starts_with(p));
-    // Others swap bytes, or put half a vector beside the other half.
+    // Others swap bytes, or put half a vector next to the other half.
     starts(&["mov"]) && !starts(&["movbe", "movh", "movl"])
         || starts(&["lods", "broadcast", "pbroadcastd", "pbroadcastq"])
         || ["pop", "push", "leave", "lddqu", "fld"].contains(&name.as_str())

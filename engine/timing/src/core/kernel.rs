@@ -4,8 +4,9 @@ use crate::core::stack::{CycleStack, Part};
 use crate::counts::{Add, add};
 use crate::system::costs::Cost;
 
-/// What the work of the process's kernel, and of the host's, takes in cycles: where a clock runs, and what it would
-/// take where none does. It depends on nothing that a cache holds, so that of a sampled run all of it is known.
+/// What the work of the process's kernel, and of the host's, takes in cycles: where a clock runs,
+/// and what it would take where none does. It depends on nothing that a cache holds, so that of a
+/// sampled run all of it is known.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct KernelTime {
     /// By what it goes to: no other parts than those of kernels.

@@ -17,8 +17,9 @@
 //! waits for, from the cycle on in which the one before it retired. Results of others are never among
 //! it: their instructions are older, so they have retired, and waited for them themselves.
 //!
-//! Not modelled: issue ports, memory-order violations, wrong-path execution, but for loads of instructions that are
-//! on both ways of a mispredicted branch ([`reconvergence`]), where the machine has it.
+//! Not modelled: issue ports, memory-order violations, wrong-path execution, but for loads of
+//! instructions that are on both ways of a mispredicted branch ([`reconvergence`]), where the
+//! machine has it.
 
 pub mod branch;
 pub mod decode;
@@ -39,7 +40,9 @@ pub use crate::core::reconvergence::ReconvergenceStatistics;
 use crate::core::stack::{CycleStack, Part};
 use crate::counts::{Visitor, add};
 use crate::memory::hierarchy::{Hierarchy, Requester, Response};
-use crate::memory::line::{LINE_SHIFT, untranslated};
+use crate::memory::line::{
+    LINE_SHIFT, PAGE_BYTES, PAGE_SHIFT, last_byte, page_offset, page_start, untranslated,
+};
 use crate::mmu::blame::Blame;
 use crate::mmu::event::{Request, Stopped};
 use crate::mmu::prefetch::DataAccess;
@@ -69,8 +72,8 @@ impl Queue {
         self.leaves[self.next]
     }
 
-    /// The same for the one that comes after `ahead` others. 0 if it needs the place of one that is forgotten;
-    /// the end of time if it needs that of one that has not entered.
+    /// The same for the one that comes after `ahead` others. 0 if it needs the place of one that is
+    /// forgotten; the end of time if it needs that of one that has not entered.
     fn room_after(&self, ahead: i64) -> u64 {
         match usize::try_from(ahead) {
             Err(_) => 0,
@@ -93,8 +96,9 @@ impl Queue {
 #[derive(Clone, Copy, Debug)]
 struct Stage {
     width: u64,
-    /// What 2^64 - 1 is divided by `width`: to divide a place by `width`, the one behind it is multiplied by this.
-    /// That is exact below 2^64 / `width`^2 cycles: 2^52 for the widest, which is days at any frequency.
+    /// What 2^64 - 1 is divided by `width`: to divide a place by `width`, the one behind it is
+    /// multiplied by this. That is exact below 2^64 / `width`^2 cycles: 2^52 for the widest, which
+    /// is days at any frequency.
     reciprocal: u64,
     /// The next free place, counted from cycle 0 on, `width` to a cycle.
     place: u64,
@@ -720,15 +724,15 @@ impl Core {
         let frontier = at.min(self.held);
         env.mmu.advance(frontier);
         env.caches.advance(frontier);
-        let page = pc >> 12;
+        let page = pc >> PAGE_SHIFT;
         let physical = match self.code_page {
-            Some((known, frame)) if known == page => frame.offset(pc & 0xfff),
+            Some((known, frame)) if known == page => frame.offset(page_offset(pc)),
             // Without instruction TLBs code is taken to lie where its address says.
             _ if !env.mmu.translates_fetches() => untranslated(pc),
             _ => {
                 let t = self.translate(pc, pc, AccessKind::Fetch, at, env)?;
                 self.account_refill();
-                self.code_page = Some((page, Hpa::new(t.physical.raw() & !0xfff)));
+                self.code_page = Some((page, Hpa::new(page_start(t.physical.raw()))));
                 self.fetched = self.fetched.max(t.ready);
                 let idle = t.ready.saturating_sub(at.max(self.retire.cycle));
                 self.statistics.translation_cycles += idle;
@@ -796,12 +800,12 @@ impl Core {
         loop {
             let t = self.translate(instruction, from, kind, at, env)?;
             times.translated = times.translated.max(t.ready);
-            let page_last = from | 0xfff;
+            let page_last = from | (PAGE_BYTES - 1);
             let more_lines = (last.min(page_last) >> LINE_SHIFT) - (from >> LINE_SHIFT);
             for line in 0..=more_lines {
                 let from =
                     if line == 0 { from } else { ((from >> LINE_SHIFT) + line) << LINE_SHIFT };
-                let physical = t.physical.raw() & !0xfff | from & 0xfff;
+                let physical = page_start(t.physical.raw()) | page_offset(from);
                 let t = Translated { physical: Hpa::new(physical), ..t };
                 let response = access_line(instruction, from, t, store, env);
                 if !store {
@@ -877,12 +881,6 @@ impl Core {
         };
         mmu.translate_after_fault(request, stopped, system, *caches, handle)
     }
-}
-
-/// The last byte of an access to `size` bytes. One of unknown size has one.
-#[inline]
-fn last_byte(address: u64, size: u16) -> u64 {
-    address.wrapping_add(u64::from(size.max(1)) - 1)
 }
 
 /// A load or store of `instruction` to the line that `address` is in, translated.

@@ -1,28 +1,33 @@
 //! Loads past mispredicted branches: what comes after the two ways of a branch have joined again is loaded
 //! before the branch is resolved.
 //!
-//! A core goes on down the wrong way while a branch is unresolved. If that way soon joins the right one, what it
-//! then executes are the program's own instructions, and those whose operands neither way has changed
-//! make the accesses that they will make again, once the branch is resolved. Until then lines and
-//! translations are on their way: most of what the wrong path does for the caches (Eyerman, Van den Steen, Heirman
-//! and Hur, "Simulating Wrong-Path Instructions in Decoupled Functional-First Simulation", ISPASS 2023,
-//! "convergence exploitation"). A trace has the right path alone, so only these instructions can be known;
-//! docs/adr/0018 has the alternatives.
+//! A core goes on down the wrong way while a branch is unresolved. If that way soon joins the right
+//! one, what it then executes are the program's own instructions, and those whose operands neither
+//! way has changed make the accesses that they will make again, once the branch is resolved. Until
+//! then lines and translations are on their way: most of what the wrong path does for the caches
+//! (Eyerman, Van den Steen, Heirman and Hur, "Simulating Wrong-Path Instructions in Decoupled
+//! Functional-First Simulation", ISPASS 2023, "convergence exploitation"). A trace has the right
+//! path alone, so only these instructions can be known; docs/adr/0018 has the alternatives.
 //!
-//! - A conditional branch that jumps forward joins at its target. The target is known once the branch was taken; what
-//!   lies between, the *body*, once it was not: how many instructions, and which registers it writes. If the
-//!   body is longer than the machine's `reconvergence_instructions`, the branch does not join.
-//! - When such a branch was predicted wrongly, a *run* begins in the cycle after its dispatch: what the program
-//!   executes from the join on is dispatched, the machine's width a cycle, as long as window and queues have
-//!   room, until the branch is resolved. Where the wrong way leads through the body, that is dispatched first.
-//! - Registers that the body writes are unknown from the join on, and so is all that depends on them. Loads whose address
-//!   is known translate and ask for their line, walks included. Faults have no effect.
+//! - A conditional branch that jumps forward joins at its target. The target is known once the
+//!   branch was taken; what lies between, the *body*, once it was not: how many instructions, and
+//!   which registers it writes. If the body is longer than the machine's
+//!   `reconvergence_instructions`, the branch does not join.
+//! - When such a branch was predicted wrongly, a *run* begins in the cycle after its dispatch: what
+//!   the program executes from the join on is dispatched, the machine's width a cycle, as long as
+//!   window and queues have room, until the branch is resolved. Where the wrong way leads through
+//!   the body, that is dispatched first.
+//! - Registers that the body writes are unknown from the join on, and so is all that depends on
+//!   them. Loads whose address is known translate and ask for their line, walks included. Faults
+//!   have no effect.
 //! - Other branches of a run that are predicted wrongly go the wrong way in it too, and join or end it.
-//! - All is executed again once the branch is resolved, in the usual way and in its usual time. Data prefetchers see a
-//!   load when it is made first. They see it again, and then find its line, and no step from its last address.
+//! - All is executed again once the branch is resolved, in the usual way and in its usual time.
+//!   Data prefetchers see a load when it is made first. They see it again, and then find its line,
+//!   and no step from its last address.
 //!
-//! Not modelled: accesses of the wrong way itself, joins behind both a then and an else part, loops, and calls
-//! and returns that were predicted wrongly; stores of a run; and branches of a run that are resolved in it.
+//! Not modelled: accesses of the wrong way itself, joins behind both a then and an else part,
+//! loops, and calls and returns that were predicted wrongly; stores of a run; and branches of a run
+//! that are resolved in it.
 
 use flatwalk_paging::{AccessKind, Address, Gva};
 use flatwalk_trace::Access;
@@ -214,8 +219,8 @@ impl Reconvergence {
         &mut self.bodies[branch as usize % BODIES]
     }
 
-    /// The branch went to `next`: what that says of its body. Returns whether it jumped there, and its body if
-    /// that is known; `None` for one that cannot join.
+    /// The branch went to `next`: what that says of its body. Returns whether it jumped there, and
+    /// its body if that is known; `None` for one that cannot join.
     fn learn(&mut self, branch: &Branch, next: u64) -> Option<(bool, Body)> {
         let behind = branch.fall_through.filter(|_| branch.control == Control::Conditional)?;
         let taken = next != behind;
@@ -297,8 +302,8 @@ impl Core {
         self.reconvergence = Some(ahead);
     }
 
-    /// A branch was predicted wrongly that is resolved in cycle `resolved`: runs go the wrong way, and another
-    /// one begins.
+    /// A branch was predicted wrongly that is resolved in cycle `resolved`: runs go the wrong way,
+    /// and another one begins.
     fn begin_run(
         &mut self,
         ahead: &mut Reconvergence,
@@ -384,7 +389,8 @@ impl Core {
         });
     }
 
-    /// Makes the loads of `instruction` at cycle `asked`; when their data is there, unless one of them faults.
+    /// Makes the loads of `instruction` at cycle `asked`; when their data is there, unless one of
+    /// them faults.
     fn load_ahead(
         &self,
         instruction: u64,

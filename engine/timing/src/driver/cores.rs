@@ -397,8 +397,9 @@ impl Cores {
         self.ended >= 3
     }
 
-    /// Where [`Self::floor`] will have got to by now, if it goes as evenly as instructions are taken: it is at
-    /// the beginning of the quantum before when a quantum begins, and at its own when it ends.
+    /// Where [`Self::floor`] will have got to by now, if it goes as evenly as instructions are
+    /// taken: it is at the beginning of the quantum before when a quantum begins, and at its own
+    /// when it ends.
     pub(super) fn even_floor(&self) -> u64 {
         let (taken, of) = (self.taken.min(self.taken_before), self.taken_before.max(1));
         let ahead = u128::from(self.began - self.floor) * u128::from(taken) / u128::from(of);

@@ -3,7 +3,8 @@
 use flatwalk_os::OsError;
 use flatwalk_trace::TraceError;
 
-use crate::ConfigError;
+use crate::driver::run::Run;
+use crate::{ConfigError, RunConfiguration};
 
 /// Why a simulation ended without results.
 #[derive(Debug, thiserror::Error)]
@@ -46,4 +47,21 @@ pub enum SimulateError {
     /// The caller asked to stop.
     #[error("stopped")]
     Stopped,
+}
+
+impl SimulateError {
+    /// Says of an error that it is this configuration's.
+    pub(super) fn refused(
+        configuration: &RunConfiguration,
+    ) -> impl FnOnce(ConfigError) -> Self + use<> {
+        let scheme = configuration.scheme.name.clone();
+        let machine = configuration.machine.name.clone();
+        |error| Self::Configuration { scheme, machine, error }
+    }
+
+    /// The operating system of a run could not go on.
+    pub(crate) fn os_failure(run: &Run, error: OsError) -> Self {
+        let scheme = run.configuration.scheme.name.clone();
+        Self::Os { scheme, instructions: run.instructions(), error }
+    }
 }

@@ -13,18 +13,19 @@ use flatwalk_paging::{
 };
 
 use crate::memory::hierarchy::Hierarchy;
+use crate::memory::line::PAGE_SHIFT;
 use crate::memory::simulator_prefetch::prefetch;
 use crate::system::System;
 
 /// How many accesses ahead.
 const DISTANCE: usize = 48;
-/// How many accesses behind those the list of addresses itself is asked for, which another thread has written.
+/// How many accesses behind those the list of addresses itself is asked for, which another thread
+/// has written.
 const FAR: usize = 128;
 /// Pages between asking for a page's leaf entry and asking for what it leads to.
 const DELAY: usize = 4;
 /// Pages remembered, as many as a second-level TLB holds.
 const PAGES: usize = 1024;
-const PAGE_SHIFT: u32 = 12;
 /// Regions remembered, those of a large page: as many as most programs use.
 const REGIONS: usize = 4096;
 /// log2 of a region's leaf entries, at most: a piece of memory holds so many.
@@ -82,7 +83,8 @@ impl LookAhead {
         for &address in addresses {
             let page = address >> PAGE_SHIFT;
             let known = &mut self.pages[page as usize % PAGES];
-            // Of pages that are 2^54 bytes apart, one may be taken for the other, which is then not asked for.
+            // Of pages that are 2^54 bytes apart, one may be taken for the other, which is then not
+            // asked for.
             let number = (page / PAGES as u64) as u32;
             if *known != number {
                 *known = number;
@@ -152,8 +154,8 @@ impl<T: Copy> Default for Asked<T> {
 }
 
 impl Asked<Hpa> {
-    /// Asks for the sets of the line that is sought, whose leaf entry is there, as its sets are. Where sets are
-    /// there, those of what will have to go for their line follow.
+    /// Asks for the sets of the line that is sought, whose leaf entry is there, as its sets are.
+    /// Where sets are there, those of what will have to go for their line follow.
     fn bring<In: Address>(
         &mut self,
         process: &Process<In, Hpa>,

@@ -11,5 +11,6 @@ pub(crate) mod predictions;
 pub mod run;
 pub mod sampling;
 pub mod simulate;
+pub(crate) mod stretches;
 mod touched;
 pub mod workers;

@@ -10,8 +10,8 @@ use crate::core::decode::DecodedBlock;
 /// What is done with a stretch of the source.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Phase {
-    /// Nothing but the address space and the pages in memory follow the program; what of it is run, as that is told
-    /// best, changes no cache.
+    /// Nothing but the address space and the pages in memory follow the program; what of it is run,
+    /// as that is told best, changes no cache.
     Pass,
     /// Contents are warmed: TLBs, page-walk caches, caches, predictors, mechanisms. No time passes.
     Warm,
@@ -42,7 +42,8 @@ pub enum Piece {
     Slice(flatwalk_trace::Slice),
     /// The address space changes.
     Event(Event),
-    /// The same in a part that is passed over: no time passes. [`Event::Populate`] names pages that were touched in it.
+    /// The same in a part that is passed over: no time passes. [`Event::Populate`] names pages that
+    /// were touched in it.
     Passed(Event),
     /// Another phase begins, or another window, before instruction `at` of the program.
     Phase {
@@ -51,6 +52,21 @@ pub enum Piece {
         /// Instructions that the program has executed, of all its threads.
         at: u64,
     },
+}
+
+/// True if an event is work of a kernel's. Populating and gaps stand for a part of the program that is not
+/// in the trace, and a recorded machine's entries for what its kernel did: no time. Names change nothing.
+pub(super) fn is_call(event: &Event) -> bool {
+    !matches!(
+        event,
+        Event::Populate { .. }
+            | Event::Gap { .. }
+            | Event::Root { .. }
+            | Event::Entry { .. }
+            | Event::Name { .. }
+            | Event::Wake { .. }
+            | Event::Woken { .. }
+    )
 }
 
 /// The first of a slice's blocks that have `enough` instructions together, or all of them: how many blocks,

@@ -22,12 +22,13 @@ pub struct Sampling {
     pub windows: u64,
     /// Instructions of each.
     pub window: u64,
-    /// Instructions that are warmed before each, the last [`DETAILED`] of them, or more where there are several
-    /// threads, with the clock running.
+    /// Instructions that are warmed before each, the last [`DETAILED`] of them, or more where there
+    /// are several threads, with the clock running.
     pub warmup: u64,
-    /// So many instructions are warmed or measured before windows have no more warm-up than that: those before the
-    /// first ones reach back further, as far as the window before. Caches hold nothing at first, and what they keep
-    /// over gaps takes longer to come than [`Sampling::warmup`]. A sampled recording has no more than its segments.
+    /// So many instructions are warmed or measured before windows have no more warm-up than that:
+    /// those before the first ones reach back further, as far as the window before. Caches hold
+    /// nothing at first, and what they keep over gaps takes longer to come than
+    /// [`Sampling::warmup`]. A sampled recording has no more than its segments.
     #[serde(default)]
     pub filling: u64,
     /// Instructions behind each that run on with the clock, uncounted, so that other programs of a mix have
@@ -56,9 +57,10 @@ pub enum Places {
 /// Instructions before a window that run with the clock, so that queues and the reorder buffer are as
 /// full as they are in the window.
 pub const DETAILED: u64 = 50_000;
-/// Quanta ([`QUANTUM`]) a core before a window of several threads that run with the clock, so that each core is as
-/// far ahead or behind as it is in the window: when the clock begins to run they are as they were at the end of the
-/// last window, where another thread may have had its turn, and what a core may do depends on the two quanta before.
+/// Quanta ([`QUANTUM`]) a core before a window of several threads that run with the clock, so that
+/// each core is as far ahead or behind as it is in the window: when the clock begins to run they
+/// are as they were at the end of the last window, where another thread may have had its turn, and
+/// what a core may do depends on the two quanta before.
 const DETAILED_QUANTA: u64 = 5;
 
 /// Instructions before a window on several cores that run with the clock.
@@ -66,8 +68,11 @@ pub(crate) fn clock_before(cores: u64) -> u64 {
     DETAILED_QUANTA * QUANTUM * cores
 }
 
+/// Goes into the seed: whoever draws has a word of its own, so that each draws its own sequence of
+/// the one seed.
+const SEED_WORD: u64 = u64::from_be_bytes(*b"\0\0sample");
 /// Windows that a part is divided into that is measured as one.
-pub const DIVISIONS: u64 = 40;
+const DIVISIONS: u64 = 40;
 /// Instructions of each where it is not known how long the part is.
 const DIVISION: u64 = 1 << 20;
 
@@ -98,8 +103,9 @@ impl Limits {
 pub struct Sampled {
     /// Whether windows were spread over more than what was measured.
     pub sampled: bool,
-    /// Whether windows have their part of all work of kernels that was done since the window before: what that takes
-    /// is known of all that they stand for. `false`: they have what came in them.
+    /// Whether windows have their part of all work of kernels that was done since the window
+    /// before: what that takes is known of all that they stand for. `false`: they have what came in
+    /// them.
     pub kernels_followed: bool,
     /// Windows measured.
     pub windows: u64,
@@ -254,7 +260,7 @@ impl Schedule {
             );
         }
         let places = (spacing - window) / grain + 1;
-        let mut random = Random::new(seed ^ 0x7361_6d70_6c65);
+        let mut random = Random::new(seed ^ SEED_WORD);
         let starts =
             (0..windows).map(|number| begin + number * spacing + random.below(places) * grain);
         (Windows::Listed { listed: Listed::all(starts, &sampling), end }, sampling)
@@ -305,8 +311,8 @@ impl Schedule {
         !matches!(self.windows, Windows::Adjacent { .. })
     }
 
-    /// Whether all is known that kernels do in what the windows stand for, as they are spread over it. Intervals that
-    /// SimPoint is to weigh keep what comes in them.
+    /// Whether all is known that kernels do in what the windows stand for, as they are spread over
+    /// it. Intervals that SimPoint is to weigh keep what comes in them.
     fn follows_kernels(&self) -> bool {
         self.is_sampled() && self.sampling.places == Places::Spread && self.names_pages
     }
@@ -445,8 +451,8 @@ impl Schedule {
         }
     }
 
-    /// What was measured, once the source was followed to `position`, which is its end if it has `ended`: `windows`
-    /// windows of `measured` instructions together.
+    /// What was measured, once the source was followed to `position`, which is its end if it has
+    /// `ended`: `windows` windows of `measured` instructions together.
     pub(crate) fn summary(
         &self,
         position: u64,

@@ -5,8 +5,8 @@ use std::collections::HashMap;
 use flatwalk_trace::{Advice, Event};
 use rustc_hash::FxBuildHasher;
 
-const PAGE_SHIFT: u32 = 12;
-const PAGE: u64 = 1 << PAGE_SHIFT;
+use crate::memory::line::{PAGE_BYTES, PAGE_SHIFT};
+
 /// Pages of a region: one bit each in eight words.
 const REGION_SHIFT: u32 = 9;
 const REGION_PAGES: u64 = 1 << REGION_SHIFT;
@@ -64,10 +64,10 @@ impl Touched {
             && address.wrapping_add(*length) == at
             && *how == store
         {
-            *length += PAGE;
+            *length += PAGE_BYTES;
             return;
         }
-        self.fresh.push(Event::Populate { address: at, length: PAGE, store });
+        self.fresh.push(Event::Populate { address: at, length: PAGE_BYTES, store });
     }
 
     /// What was touched for the first time since this was last asked for.
@@ -92,11 +92,11 @@ impl Touched {
         }
     }
 
-    /// Pages of whole regions are forgotten: a process's pages may be larger than these, and which of them were in
-    /// memory all the same, runs know.
+    /// Pages of whole regions are forgotten: a process's pages may be larger than these, and which
+    /// of them were in memory all the same, runs know.
     fn forget(&mut self, address: u64, length: u64) {
         self.recent = [u64::MAX; RECENT];
-        let end = address.saturating_add(length).div_ceil(PAGE).div_ceil(REGION_PAGES);
+        let end = address.saturating_add(length).div_ceil(PAGE_BYTES).div_ceil(REGION_PAGES);
         let regions = address >> PAGE_SHIFT >> REGION_SHIFT..end;
         if regions.end.saturating_sub(regions.start) > self.regions.len() as u64 {
             self.regions.retain(|region, _| !regions.contains(region));
@@ -113,19 +113,19 @@ mod tests {
     use super::*;
 
     fn populate(page: u64, pages: u64, store: bool) -> Event {
-        Event::Populate { address: page * PAGE, length: pages * PAGE, store }
+        Event::Populate { address: page * PAGE_BYTES, length: pages * PAGE_BYTES, store }
     }
 
     #[test]
     fn pages_come_in_the_order_of_their_first_touch() {
         let mut touched = Touched::default();
         for page in [7, 3, 4, 5, 7, 3] {
-            touched.touch(page * PAGE + 123, false);
+            touched.touch(page * PAGE_BYTES + 123, false);
         }
-        touched.touch(6 * PAGE, true);
+        touched.touch(6 * PAGE_BYTES, true);
         let fresh: Vec<_> = touched.take().collect();
         assert_eq!(fresh, [populate(7, 1, false), populate(3, 3, false), populate(6, 1, true)]);
-        touched.touch(3 * PAGE, true);
+        touched.touch(3 * PAGE_BYTES, true);
         assert_eq!(touched.take().count(), 0);
     }
 
@@ -133,19 +133,19 @@ mod tests {
     fn what_was_unmapped_is_new_again() {
         let mut touched = Touched::default();
         for page in 500..530 {
-            touched.touch(page * PAGE, true);
+            touched.touch(page * PAGE_BYTES, true);
         }
         touched.take().for_each(drop);
-        touched.apply(&Event::Unmap { address: 510 * PAGE, length: 4 * PAGE });
+        touched.apply(&Event::Unmap { address: 510 * PAGE_BYTES, length: 4 * PAGE_BYTES });
         for page in 500..530 {
-            touched.touch(page * PAGE, true);
+            touched.touch(page * PAGE_BYTES, true);
         }
         // All of two regions: what of them was left is known to runs.
         assert_eq!(touched.take().collect::<Vec<_>>(), [populate(500, 30, true)]);
         // More regions than are known.
-        touched.apply(&Event::Unmap { address: 520 * PAGE, length: 1 << 50 });
+        touched.apply(&Event::Unmap { address: 520 * PAGE_BYTES, length: 1 << 50 });
         for page in 500..530 {
-            touched.touch(page * PAGE, true);
+            touched.touch(page * PAGE_BYTES, true);
         }
         assert_eq!(touched.take().collect::<Vec<_>>(), [populate(512, 18, true)]);
     }

@@ -509,15 +509,16 @@ mod tests {
             assert_eq!((total.walks, total.accesses), (2, 4));
             (total.latency_cycles, run.mmu.statistics.queue_cycles)
         };
-        // Both are asked for while the walk of `DATA` is under way. By itself each takes 142 for both of its
-        // entries, which are asked for together, and 4 for the second look-up, as in `latencies_by_hand`. Lines
-        // have the bus for a cycle each, that of the first load's data too.
+        // Both are asked for while the walk of `DATA` is under way. By itself each takes 142 for
+        // both of its entries, which are asked for together, and 4 for the second look-up, as in
+        // `latencies_by_hand`. Lines have the bus for a cycle each, that of the first load's data
+        // too.
         let own = 142 + 4;
         let about = |cycles: u64| cycles..=cycles + 2;
         let (with_walk, queue) = second(Issue::WithWalk);
         assert!(about(2 * own).contains(&(with_walk - queue)), "{with_walk} - {queue}");
-        // Asked for at the miss, entries are there when the walker is free: the page-walk cache's cycle and two
-        // look-ups of L1D. And the second walk waits for so short a first one.
+        // Asked for at the miss, entries are there when the walker is free: the page-walk cache's
+        // cycle and two look-ups of L1D. And the second walk waits for so short a first one.
         let at_hand = 1 + 4 + 4;
         let (at_miss, shorter) = second(Issue::AtMiss);
         assert_eq!(at_miss - shorter, 2 * at_hand);

@@ -10,11 +10,11 @@
 //! giving parts of it back changes nothing.
 //!
 //! In a guest there are two such sets of registers (Gandhi, Basu, Hill and Swift, "Efficient Memory
-//! Virtualization: Reducing Dimensionality of Nested Page Walks", MICRO 2014). The guest's lead to its own
-//! memory, the host's take all of that to the host's. With the guest's alone (*guest direct*), what misses the
-//! TLBs within the segment takes a walk of the host's table only; with the host's alone (*VMM direct*), a
-//! walk of the guest's only; with both (*dual direct*), addresses in the guest's segment are translated next
-//! to the L1 TLB.
+//! Virtualization: Reducing Dimensionality of Nested Page Walks", MICRO 2014). The guest's lead to
+//! its own memory, the host's take all of that to the host's. With the guest's alone (*guest
+//! direct*), what misses the TLBs within the segment takes a walk of the host's table only; with
+//! the host's alone (*VMM direct*), a walk of the guest's only; with both (*dual direct*),
+//! addresses in the guest's segment are translated next to the L1 TLB.
 
 use std::ops::Range;
 

@@ -1,4 +1,5 @@
-//! Mechanisms that help translation next to the page table: one file and one line of [`REGISTRY`] each.
+//! Mechanisms that help translation next to the page table. Each is one file, and has two lines here: its
+//! module, and its line of [`REGISTRY`].
 //!
 //! A mechanism's file has its settings, its state, its hooks ([`Mechanism`]), its figures and what it
 //! says of itself. Nothing else names it: a scheme or machine switches it on by a section of its name.

@@ -1,13 +1,13 @@
 //! POM-TLB: a very large TLB in memory, read through the caches on a miss of the L2 TLB.
 //!
 //! Source: Ryoo, Gulur, Song and John, "Rethinking TLB Designs in Virtualized Environments: A Very
-//! Large Part-of-Memory TLB", ISCA 2017. Entries have 16 bytes; a set of four is one line, so that one
-//! access compares them all. Half of the memory holds small pages, half large ones. Two predictors,
-//! one bit each, are indexed by the page number: which size to look for first, and whether to go to
-//! memory without a look into the caches because they did not have the line the last time. Only a miss in both halves
-//! walks, and what it finds goes in. A half that never had an entry is not looked up: where a program has pages of one
-//! size, a look-up is a single access (Park et al., ASPLOS 2022, section 2). Lines are cached in L2 and LLC like data,
-//! not in L1D.
+//! Large Part-of-Memory TLB", ISCA 2017. Entries have 16 bytes; a set of four is one line, so that
+//! one access compares them all. Half of the memory holds small pages, half large ones. Two
+//! predictors, one bit each, are indexed by the page number: which size to look for first, and
+//! whether to go to memory without a look into the caches because they did not have the line the
+//! last time. Only a miss in both halves walks, and what it finds goes in. A half that never had an
+//! entry is not looked up: where a program has pages of one size, a look-up is a single access
+//! (Park et al., ASPLOS 2022, section 2). Lines are cached in L2 and LLC like data, not in L1D.
 //!
 //! The paper does not say what holds a miss while its line is on the way. [`Within`] gives both answers: a
 //! page walker, as for the walk that may follow, or nothing but the MSHRs of L2. Nor does it say whether
@@ -17,7 +17,7 @@
 //!
 //! Departs from the paper: its memory is stacked DRAM with a channel of its own, here it is the end of
 //! main memory; sets are indexed by the page number's low bits; a line that is cached is never
-//! bypassed, since it may be newer than memory; invalidations cost nothing. Huge pages do not go in.
+//! bypassed, since it may be newer than memory; invalidations cost nothing. Pages of 1 GiB do not go in.
 
 use std::any::Any;
 
@@ -30,7 +30,7 @@ use super::{Registered, Section, Setup};
 use crate::ConfigError;
 use crate::counts::{Visitor, add};
 use crate::memory::hierarchy::Served;
-use crate::memory::line::LINE_SHIFT;
+use crate::memory::line::{LINE_SHIFT, page_start};
 use crate::mmu::event::{Found, Stopped};
 use crate::mmu::mechanism::{Hooks, Mechanism, Miss, ResultView, figures};
 use crate::mmu::tlb::Tlb;
@@ -68,8 +68,8 @@ pub struct Settings {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Within {
-    /// A page walker, from before the look-up to the end of a walk that follows: it is the walker that handles
-    /// a miss of the L2 TLB.
+    /// A page walker, from before the look-up to the end of a walk that follows: it is the walker
+    /// that handles a miss of the L2 TLB.
     #[default]
     Walker,
     /// None; a walk that follows does.
@@ -135,7 +135,7 @@ fn pack(page: u64, found: &Found) -> Entry {
 fn unpack(value: u64, level: Level, ready: u64) -> Found {
     let is = |bit| value & bit != 0;
     Found {
-        frame: Hpa::new(value & !0xfff),
+        frame: Hpa::new(page_start(value)),
         level,
         rights: Rights { write: is(WRITE), user: is(USER), execute: is(EXECUTE) },
         dirty: is(DIRTY),
@@ -428,8 +428,8 @@ mod tests {
             two_at_once(Within::Nothing, Through::L1d, 1, 1),
         );
         assert_eq!(by_l2, (2 * 142 + 1, 0));
-        // The first load has the only MSHR for its look-up, 142, then for its data, as long. Then only the second's
-        // look-up begins. That is not a wait for a walker.
+        // The first load has the only MSHR for its look-up, 142, then for its data, as long. Then
+        // only the second's look-up begins. That is not a wait for a walker.
         assert_eq!(by_l1d, (142 + 3 * 142, 0));
     }
 

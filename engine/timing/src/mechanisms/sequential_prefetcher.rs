@@ -9,8 +9,8 @@
 //! goes into the buffer, where the oldest entry makes room.
 //!
 //! A prefetch walk begins when the miss is over, takes a page walker if one is free then, and reads
-//! through the caches like any walk. It raises no fault: what is not mapped is not prefetched. Nor does it call
-//! software, where a walk would need that (of Itanium, say).
+//! through the caches like any walk. It raises no fault: what is not mapped is not prefetched. Nor
+//! does it call software, where a walk would need that (of Itanium, say).
 //!
 //! Departs from the papers: a prefetch walk sets accessed bits, as the speculative walks of x86 may;
 //! one that finds no free walker is given up; the next page is as large as the page that missed. A
@@ -68,10 +68,11 @@ pub struct Figures {
     pub prefetches: u64,
     /// Entries that those read.
     pub accesses: u64,
-    /// Prefetches given up: nothing was mapped, no page walker was free, or the walk would have needed software.
+    /// Prefetches given up: nothing was mapped, no page walker was free, or the walk would have
+    /// needed software.
     pub dropped: u64,
-    /// Translations that left the buffer without being used: for another one, as they were flushed, or as the access
-    /// needed more than they permit.
+    /// Translations that left the buffer without being used: for another one, as they were flushed,
+    /// or as the access needed more than they permit.
     pub unused: u64,
 }
 

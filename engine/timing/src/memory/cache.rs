@@ -261,17 +261,17 @@ impl Cache {
         }
     }
 
-    /// What is known of the time since [`Cache::begin_history`] ends here. Of the lines that have not been used
-    /// in it, as many are to be written back as of those that have: the trace does not say what was in
-    /// their places by now. What they hold stays, since the latest that is known is the best that can be
-    /// said of that (Wood, Hill and Kessler, "A model for estimating trace-sample miss ratios", 1991, on
-    /// what a sample's cache holds at its start).
+    /// What is known of the time since [`Cache::begin_history`] ends here. Of the lines that have
+    /// not been used in it, as many are to be written back as of those that have: the trace does
+    /// not say what was in their places by now. What they hold stays, since the latest that is
+    /// known is the best that can be said of that (Wood, Hill and Kessler, "A model for estimating
+    /// trace-sample miss ratios", 1991, on what a sample's cache holds at its start).
     ///
     /// Each program's lines are like its own. Lines that nothing is known of are like all.
     ///
-    /// Args: so many lines of the caches above, by owner, have not had the time to be written back here; `is_full`:
-    /// places that are empty would have been taken, too; `is_clean` says of a line that it has not been modified.
-    /// Nothing is done where too few lines have been used to tell.
+    /// Args: so many lines of the caches above, by owner, have not had the time to be written back
+    /// here; `is_full`: places that are empty would have been taken, too; `is_clean` says of a line
+    /// that it has not been modified. Nothing is done where too few lines have been used to tell.
     pub fn presume_history(
         &mut self,
         above: impl Fn(u64) -> u64,
@@ -344,7 +344,8 @@ struct Share {
     modified: u64,
     /// Lines of the caches above.
     above: u64,
-    /// Every line adds what is modified of those known; where that exceeds them all, one is to be written back.
+    /// Every line adds what is modified of those known; where that exceeds them all, one is to be
+    /// written back.
     sum: u64,
 }
 

@@ -13,23 +13,29 @@
 //!   lines of one row after another. In front of the batch the bus waits for tRTW, behind it reads wait
 //!   for tWTR and CL. A line that waits is read from the queue.
 //!
-//! How many lines make a batch leave is drawn for each: all that the queue has room for, or fewer, by less than a batch.
-//! gem5's controller begins sooner where no read waits, which cannot be known where requests do not come
-//! in the order of time. A fixed number would do what no machine does for long: of a program that writes line
-//! after line, all channels' batches would leave at once, or never two of them, all through a run as its first
-//! few lines have it, and that is several per cent of its time (such accidents are to be drawn: Alameldeen and Wood,
-//! "Variability in architectural simulations of multi-threaded workloads", HPCA 2003).
+//! How many lines make a batch leave is drawn for each: all that the queue has room for, or fewer,
+//! by less than a batch. gem5's controller begins sooner where no read waits, which cannot be known
+//! where requests do not come in the order of time. A fixed number would do what no machine does
+//! for long: of a program that writes line after line, all channels' batches would leave at once,
+//! or never two of them, all through a run as its first few lines have it, and that is several per
+//! cent of its time (such accidents are to be drawn: Alameldeen and Wood, "Variability in
+//! architectural simulations of multi-threaded workloads", HPCA 2003).
 //!
 //! Not modelled: bank groups, tRRD, tRTP, write recovery, and reordering by the controller beyond taking the
 //! first gap of a bank and bus, and the order of a batch. A batch whose bus is booked already takes the bus
 //! later than its banks, which nobody waits for.
 
 use flatwalk_os::Random;
+use flatwalk_paging::LINE_BYTES;
 
 use crate::config::machine::{Machine, Memory};
 use crate::counts::add;
 use crate::memory::line::Line;
 use crate::memory::slots::Slots;
+
+/// Goes into the seed: whoever draws has a word of its own, so that each draws its own sequence of
+/// the one seed.
+const SEED_WORD: u64 = u64::from_be_bytes(*b"\0batches");
 
 /// What memory did.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -120,8 +126,8 @@ struct Channel {
     writes: WriteQueue,
 }
 
-/// What a line takes of a bus. That is no whole number of cycles, as bookings are, so what one line leaves of a cycle
-/// is the next one's: many lines together take as long as the bandwidth says.
+/// What a line takes of a bus. That is no whole number of cycles, as bookings are, so what one line
+/// leaves of a cycle is the next one's: many lines together take as long as the bandwidth says.
 #[derive(Clone, Copy, Debug)]
 struct Pace {
     /// Of each line, in 2^-32 cycles.
@@ -238,7 +244,7 @@ impl Dram {
                 };
                 Kind::Ddr4(Box::new(Ddr4 {
                     channel_bits: channels.ilog2(),
-                    column_bits: (row_bytes / 64).ilog2(),
+                    column_bits: (row_bytes / LINE_BYTES).ilog2(),
                     bank_bits: (ranks * banks).ilog2(),
                     rank_bank_bits: banks.ilog2(),
                     column: machine.cycles(cl_ns),
@@ -253,7 +259,7 @@ impl Dram {
                     write_to_read: machine.cycles(wtr_ns),
                     queue_lines: write_queue as usize,
                     batch_lines: write_batch as usize,
-                    random: Random::new(seed ^ 0x0062_6174_6368_6573),
+                    random: Random::new(seed ^ SEED_WORD),
                     banks: vec![bank; (channels * ranks * banks) as usize],
                     ranks: (0..channels * ranks).map(rank).collect(),
                     channels: vec![channel; channels as usize],
@@ -261,7 +267,9 @@ impl Dram {
             }
             Memory::Fixed { latency_ns, bandwidth_gbs } => Kind::Fixed {
                 latency: machine.cycles(latency_ns),
-                pace: Pace::new(64.0 / bandwidth_gbs * f64::from(machine.frequency_mhz) / 1000.0),
+                pace: Pace::new(
+                    LINE_BYTES as f64 / bandwidth_gbs * f64::from(machine.frequency_mhz) / 1000.0,
+                ),
                 bus: Slots::new(1),
             },
         };
@@ -376,7 +384,8 @@ impl Ddr4 {
         self.channels[channel].bus.book(from, until, frontier);
     }
 
-    /// Opens the line's row if it is not open, and accesses its column for a burst; returns when data come or go.
+    /// Opens the line's row if it is not open, and accesses its column for a burst; returns when
+    /// data come or go.
     fn column_access(
         &mut self,
         line: Line,
@@ -396,8 +405,8 @@ impl Ddr4 {
             let hit = open_row == Some(row);
             let close = if hit || open_row.is_none() { 0 } else { self.precharge };
             let prepare = if hit { 0 } else { close + self.activate };
-            // Column accesses to an open row are pipelined, so a bank is held for row work and burst. It has no more than
-            // one in a cycle.
+            // Column accesses to an open row are pipelined, so a bank is held for row work and
+            // burst. It has no more than one in a cycle.
             let held = prepare + burst.max(1);
             let busy = bank.busy.fit(start, held);
             let opening = (!hit).then(|| {
@@ -673,8 +682,8 @@ mod tests {
         assert!(seen[16..].iter().all(|count| (310..=490).contains(count)), "{seen:?}");
     }
 
-    /// A stream of stores: each line is read while few others are, and one from long before it is written back.
-    /// Cycles per line, where so many lines wait in the channels' queues at first.
+    /// A stream of stores: each line is read while few others are, and one from long before it is
+    /// written back. Cycles per line, where so many lines wait in the channels' queues at first.
     fn stream(levels: [u64; 4]) -> f64 {
         const LINES: u64 = 40_000;
         let mut dram = ddr4(json!({

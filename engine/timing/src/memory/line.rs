@@ -1,9 +1,34 @@
 //! Lines of memory, and the words that stand for them in a cache's sets.
 
-use flatwalk_paging::{Address, Hpa};
+use flatwalk_paging::{Address, Hpa, LINE_BYTES};
 
 /// log2 of the line size in bytes.
-pub const LINE_SHIFT: u32 = 6;
+pub const LINE_SHIFT: u32 = LINE_BYTES.ilog2();
+
+/// log2 of [`PAGE_BYTES`].
+pub(crate) const PAGE_SHIFT: u32 = 12;
+
+/// Bytes of the smallest page that any geometry has. An access is translated once for each that it
+/// touches, and data prefetchers know no others.
+pub(crate) const PAGE_BYTES: u64 = 1 << PAGE_SHIFT;
+
+/// Where the page begins that `address` lies in.
+#[inline]
+pub(crate) fn page_start(address: u64) -> u64 {
+    address & !(PAGE_BYTES - 1)
+}
+
+/// How far `address` lies within its page.
+#[inline]
+pub(crate) fn page_offset(address: u64) -> u64 {
+    address & (PAGE_BYTES - 1)
+}
+
+/// The last byte of an access to `size` bytes. One of unknown size has one.
+#[inline]
+pub(crate) fn last_byte(address: u64, size: u16) -> u64 {
+    address.wrapping_add(u64::from(size.max(1)) - 1)
+}
 
 /// The number of a 64-byte line of physical memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -49,7 +74,8 @@ pub(super) const PENDING: u64 = 8;
 /// Which of its cache's prefetchers brought a line that nobody has used yet, counted from 1; 0 for others.
 pub(super) const MARK: u64 = 3 << MARK_SHIFT;
 pub(super) const MARK_SHIFT: u32 = 4;
-/// The line was used before a gap of the trace, and has not been since; see [`super::cache::Cache::begin_history`].
+/// The line was used before a gap of the trace, and has not been since; see
+/// [`super::cache::Cache::begin_history`].
 pub(super) const OLD: u64 = 64;
 pub(super) const FLAGS: u64 = 127;
 pub(super) const TAG_SHIFT: u32 = 7;
@@ -57,8 +83,8 @@ pub(super) const TAG_SHIFT: u32 = 7;
 /// Prefetchers that a cache can have.
 pub const MOST_PREFETCHERS: usize = (MARK >> MARK_SHIFT) as usize;
 
-/// Lines of a page of 4 KiB.
-pub(super) const PAGE_LINES: i64 = 1 << (12 - LINE_SHIFT);
+/// Lines of a page.
+pub(super) const PAGE_LINES: i64 = 1 << (PAGE_SHIFT - LINE_SHIFT);
 
 /// A set of a cache: its lines, most recently used first.
 #[derive(Clone, Copy, Debug)]

@@ -1,11 +1,11 @@
 //! The miss-status holding registers of a cache, booked in time.
 //!
-//! Requests come in program order, but their times are not ordered (see [`crate::memory::slots`]), and many
-//! are on their way at once, each for a few hundred cycles. What is kept is how many registers are taken and
-//! given back in each cycle: a request changes two of these numbers. Cycles stand together in chunks, and of
-//! each it is known how many requests touch it. Most requests find fewer in all their chunks than there are
-//! registers, and fit. A chunk that is crowded has the registers in use in each cycle instead, which are looked
-//! at and counted up one by one.
+//! Requests come in program order, but their times are not ordered (see [`crate::memory::slots`]),
+//! and many are on their way at once, each for a few hundred cycles. What is kept is how many
+//! registers are taken and given back in each cycle: a request changes two of these numbers. Cycles
+//! stand together in chunks, and of each it is known how many requests touch it. Most requests find
+//! fewer in all their chunks than there are registers, and fit. A chunk that is crowded has the
+//! registers in use in each cycle instead, which are looked at and counted up one by one.
 
 use std::ops::Range;
 
@@ -111,8 +111,8 @@ impl Mshrs {
         at.max(self.base + (number * CHUNK) as u64)
     }
 
-    /// The registers in use in each cycle of a chunk, if as many requests touch it as there are registers: from
-    /// now on it is crowded.
+    /// The registers in use in each cycle of a chunk, if as many requests touch it as there are
+    /// registers: from now on it is crowded.
     #[inline]
     fn crowded(&mut self, number: usize) -> Option<&mut [u8; CHUNK]> {
         let touching = &mut self.touching[number];
@@ -146,8 +146,8 @@ impl Mshrs {
             && let Some(of_those) = FIRST.get(last + 1 - first)
             && let Some(touching) = self.touching[first..].first_chunk_mut::<TOGETHER>()
         {
-            // By how much any is more than leaves a register free: whether all bits are 0, vector units find out at
-            // once, but the greatest number in several steps.
+            // By how much any is more than leaves a register free: whether all bits are 0, vector
+            // units find out at once, but the greatest number in several steps.
             let most = u16::from(self.capacity) - 1;
             let mut excess = 0;
             for (touching, of_those) in touching.iter().zip(of_those) {
@@ -165,8 +165,8 @@ impl Mshrs {
         self.book_crowded(start, end)
     }
 
-    /// [`Mshrs::book`] where some chunk is touched by as many requests as there are registers, or is not kept,
-    /// or there are many chunks.
+    /// [`Mshrs::book`] where some chunk is touched by as many requests as there are registers, or
+    /// is not kept, or there are many chunks.
     #[inline(never)]
     fn book_crowded(&mut self, start: u64, end: u64) -> u64 {
         let length = end - start;
@@ -227,8 +227,9 @@ impl Mshrs {
         }
     }
 
-    /// Forgets the chunks before the frontier, and keeps those up to `end`; or, of a request that begins too far from the
-    /// frontier, none but those from `start` on, where the frontier then is.
+    /// Forgets the chunks before the frontier, and keeps those up to `end`; or, of a request that
+    /// begins too far from the frontier, none but those from `start` on, where the frontier then
+    /// is.
     #[cold]
     fn reach(&mut self, start: u64, end: u64) {
         let chunk = CHUNK as u64;

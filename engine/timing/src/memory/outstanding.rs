@@ -2,8 +2,8 @@
 
 use crate::memory::line::Line;
 
-/// A line on its way: asked for at cycle `asked`, on its way from `start` on, when an MSHR was free, and there at
-/// `end`.
+/// A line on its way: asked for at cycle `asked`, on its way from `start` on, when an MSHR was
+/// free, and there at `end`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Miss {
     pub line: Line,
@@ -64,8 +64,8 @@ impl Outstanding {
         self.misses.push((miss, before));
     }
 
-    /// Which have arrived, a processor cannot predict: each is put behind those that stay, and where it does not
-    /// stay itself, the next one in its place.
+    /// Which have arrived, a processor cannot predict: each is put behind those that stay, and
+    /// where it does not stay itself, the next one in its place.
     #[inline(never)]
     fn drop_arrived(&mut self, arrived: u64) {
         self.chains = [0; CHAINS];

@@ -33,8 +33,8 @@ pub struct Slots {
 pub struct Fit {
     /// The cycle in which it begins.
     pub from: u64,
-    /// The first step behind its beginning, and the first that is not within it; `None` if it begins behind all
-    /// that is booked.
+    /// The first step behind its beginning, and the first that is not within it; `None` if it
+    /// begins behind all that is booked.
     steps: Option<(usize, usize)>,
 }
 
@@ -112,7 +112,8 @@ impl Slots {
             return 0;
         }
         if self.end <= frontier {
-            // All are over. So the steps of what is idle in between stay in one line of the simulator's machine.
+            // All are over. So the steps of what is idle in between stay in one line of the
+            // simulator's machine.
             self.steps.clear();
         } else if self.steps.len() >= self.crowd as usize {
             self.forget(frontier);
@@ -128,8 +129,9 @@ impl Slots {
         self.book_among(start, end - start) - start
     }
 
-    /// Books `[start, end)` if a slot is free, it begins after all others but the last step, at which they end, and
-    /// ends behind that: then steps need not be searched or moved. False if it is not so.
+    /// Books `[start, end)` if a slot is free, it begins after all others but the last step, at
+    /// which they end, and ends behind that: then steps need not be searched or moved. False if it
+    /// is not so.
     #[inline]
     fn book_at_end(&mut self, start: u64, end: u64) -> bool {
         let [rest @ .., before, last] = &mut self.steps[..] else { return false };

@@ -305,8 +305,8 @@ impl<V: Copy> Sets<V> {
         (*old != 0).then_some((*old, value))
     }
 
-    /// An insertion into the set that `index` selects is soon to come: prefetches the entry that it will take the
-    /// place of. There are entries.
+    /// An insertion into the set that `index` selects is soon to come: prefetches the entry that it
+    /// will take the place of. There are entries.
     #[inline]
     pub fn prefetch_victim(&self, index: u64) {
         prefetch(self.oldest(index));

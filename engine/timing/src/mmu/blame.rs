@@ -14,6 +14,7 @@ use schemars::JsonSchema;
 use serde::Serialize;
 
 use crate::counts::{Add, Visitor, add};
+use crate::memory::line::{PAGE_BYTES, page_start};
 use crate::system::relocate::Relocation;
 
 /// Regions that are told apart at most, and instructions: what comes later counts as [`OTHER`].
@@ -465,5 +466,5 @@ fn counted<'a, T>(all: &'a [T], counts: &'a [Count]) -> impl Iterator<Item = (&'
 
 /// `value`, up to the next multiple of a page.
 fn page_up(value: u64) -> u64 {
-    value.saturating_add(0xfff) & !0xfff
+    page_start(value.saturating_add(PAGE_BYTES - 1))
 }

@@ -222,8 +222,9 @@ pub trait Mechanism: Any + Debug + Send {
         None
     }
 
-    /// Looks for the translation after the last-level TLB missed and before the table is walked. One that does
-    /// not permit the access ([`Found::permits`]) is no answer: the table is walked, whoever returns it.
+    /// Looks for the translation after the last-level TLB missed and before the table is walked.
+    /// One that does not permit the access ([`Found::permits`]) is no answer: the table is walked,
+    /// whoever returns it.
     ///
     /// # Errors
     /// The cycle from which on a walk is wanted.

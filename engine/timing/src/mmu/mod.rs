@@ -45,8 +45,9 @@ pub struct Translated {
 /// What is known of a translation that missed the TLBs: what it spent its time on, and who is to wait for it.
 pub type Missed<'a> = (&'a mut Timeline, &'a mut Blame);
 
-/// Faults that one access can raise, at most: in a guest each entry read may lie in a page that the host has not backed,
-/// chains of hashed tables have up to 255 entries for each of three page sizes, and rights may be lacking.
+/// Faults that one access can raise, at most: in a guest each entry read may lie in a page that the
+/// host has not backed, chains of hashed tables have up to 255 entries for each of three page
+/// sizes, and rights may be lacking.
 const MOST_FAULTS: usize = 1024;
 
 /// Translates without cost; see [`crate::config::scheme::TranslationMode::Free`].
@@ -468,8 +469,8 @@ impl Mmu {
         Err(miss.request.at)
     }
 
-    /// What mechanisms have for the request, or the cycle in which a walk is wanted; and how many lines they read for
-    /// it. They change, so a copy is to be asked.
+    /// What mechanisms have for the request, or the cycle in which a walk is wanted; and how many
+    /// lines they read for it. They change, so a copy is to be asked.
     pub(crate) fn ask_mechanisms<R: TableReader>(
         &mut self,
         request: Request,

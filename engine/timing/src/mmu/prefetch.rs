@@ -1,12 +1,12 @@
 //! Data accesses with prefetchers: what a machine's data prefetchers want is translated, and asked for.
 //!
-//! Prefetchers see virtual addresses. A line in the same 4 KiB page as the request that makes it wanted needs no
-//! translation of its own. For one in another page it depends on the prefetcher's
-//! [`PageCrossing`]: it is not prefetched, or only if a TLB has the page, or the page table is walked for it.
-//! Such a walk takes a page walker if one is free then, reads through the caches like any other, sets accessed
-//! bits as the speculative walks of x86 may, raises no fault, calls no software, and puts what it finds into the
-//! L2 TLB.
-//! No TLB counts these look-ups, nor do they make an entry more recent.
+//! Prefetchers see virtual addresses. A line in the same 4 KiB page as the request that makes it
+//! wanted needs no translation of its own. For one in another page it depends on the prefetcher's
+//! [`PageCrossing`]: it is not prefetched, or only if a TLB has the page, or the page table is
+//! walked for it. Such a walk takes a page walker if one is free then, reads through the caches
+//! like any other, sets accessed bits as the speculative walks of x86 may, raises no fault, calls
+//! no software, and puts what it finds into the L2 TLB. No TLB counts these look-ups, nor do they
+//! make an entry more recent.
 //!
 //! The prefetchers of L1D see every load and store. Those of L2 see the requests that L1D makes of L2: its
 //! misses, and its prefetches. Code and page-table entries are seen by none. The n-th prefetch that an
@@ -19,14 +19,12 @@ use flatwalk_paging::{AccessKind, Address, Gva, Hpa};
 
 use crate::config::machine::PageCrossing;
 use crate::memory::hierarchy::{Prefetched, Prefetching, Response};
+use crate::memory::line::{PAGE_SHIFT, page_offset, page_start};
 use crate::memory::prefetchers::{self, Wanted};
 use crate::memory::reader::DataPort;
 use crate::mmu::event::{ReadCount, Request};
 use crate::mmu::{Mmu, permits};
 use crate::system::System;
-
-/// Bytes of the pages that prefetchers know.
-const PAGE: u64 = 1 << 12;
 
 /// A load or store of a line, translated.
 #[derive(Clone, Copy, Debug)]
@@ -46,8 +44,8 @@ pub struct DataAccess {
 /// A line that is wanted: by which prefetcher of which cache.
 pub(super) type Line = (Prefetching, Wanted);
 
-/// A prefetch that makes others wanted: the place of the first of these among the wanted lines, and the request, its
-/// cycle less its number, so that the n-th prefetch is n cycles later.
+/// A prefetch that makes others wanted: the place of the first of these among the wanted lines, and
+/// the request, its cycle less its number, so that the n-th prefetch is n cycles later.
 pub(super) type Origin = (usize, DataAccess);
 
 impl Mmu {
@@ -104,10 +102,10 @@ impl Mmu {
         port: &mut R,
         wanted: &mut Vec<Line>,
     ) -> Option<DataAccess> {
-        let is_near = address / PAGE == access.address / PAGE;
+        let is_near = address >> PAGE_SHIFT == access.address >> PAGE_SHIFT;
         let place = if is_near {
-            let page = access.physical.raw() & !(PAGE - 1);
-            Some((Hpa::new(page | (address % PAGE)), access.at))
+            let page = page_start(access.physical.raw());
+            Some((Hpa::new(page | page_offset(address)), access.at))
         } else {
             self.place_in_another_page((into, by), (address, access.at), system, port)
         };
@@ -155,8 +153,8 @@ impl Mmu {
         Some(place)
     }
 
-    /// The same by the TLBs, or by a walk if that is allowed; and how many entries the walk read, if there was
-    /// one.
+    /// The same by the TLBs, or by a walk if that is allowed; and how many entries the walk read,
+    /// if there was one.
     fn translate_for_prefetch<R: DataPort>(
         &mut self,
         request: Request,

@@ -101,8 +101,8 @@ impl SideCache {
         &*self.design
     }
 
-    /// Cycles until the first read can be made: hashing, and at the same time looking up, where the table has side
-    /// lines.
+    /// Cycles until the first read can be made: hashing, and at the same time looking up, where the
+    /// table has side lines.
     pub fn latency(&self) -> u64 {
         self.latency
     }

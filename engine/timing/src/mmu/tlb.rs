@@ -24,8 +24,8 @@ pub struct Translation {
 }
 
 impl Translation {
-    /// Cycle in which an access has it that asks in cycle `at`. A younger instruction may ask earlier than the
-    /// one that walked; it has the translation earlier by as much.
+    /// Cycle in which an access has it that asks in cycle `at`. A younger instruction may ask
+    /// earlier than the one that walked; it has the translation earlier by as much.
     #[inline]
     pub fn ready_for(&self, at: u64) -> u64 {
         self.ready - self.requested.saturating_sub(at)
@@ -196,8 +196,8 @@ impl Tlb {
         Some((old >> 2 << self.shifts[level_of(old)], *value))
     }
 
-    /// A translation for `address` is soon to be put in, most likely that of a base page: prefetches the entry that
-    /// it will take the place of.
+    /// A translation for `address` is soon to be put in, most likely that of a base page:
+    /// prefetches the entry that it will take the place of.
     #[inline]
     pub fn prefetch_victim(&self, address: u64) {
         if let Some((array, level)) = self.homes[1] {

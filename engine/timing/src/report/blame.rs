@@ -11,10 +11,10 @@ use crate::mmu::blame::{Blame, Code, Count, Kind};
 /// Entries of each list, but for what sums up all others.
 const MOST: usize = 20;
 
-/// Where the walks of a run come from. Each list has the 20 entries with most walks, the largest first, and one of
-/// kind `other` for all the rest. So the walks of each add up to those of the run, and the cycles to the
-/// `cycle_stack`'s for translation: `instruction_translation`, `tlb`, `mechanisms` and all that begin with
-/// `walk_`.
+/// Where the walks of a run come from. Each list has the 20 entries with most walks, the largest
+/// first, and one of kind `other` for all the rest. So the walks of each add up to those of the
+/// run, and the cycles to the `cycle_stack`'s for translation: `instruction_translation`, `tlb`,
+/// `mechanisms` and all that begin with `walk_`.
 #[derive(Clone, Debug, Serialize, JsonSchema)]
 pub struct BlameResult {
     /// By what the accessed memory is.

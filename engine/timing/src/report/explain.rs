@@ -14,7 +14,8 @@ use crate::driver::error::SimulateError;
 use crate::driver::predictions::Predictors;
 use crate::driver::run::{Run, RunConfiguration};
 use crate::driver::sampling::Limits;
-use crate::driver::simulate::StretchReader;
+use crate::driver::simulate::new_run;
+use crate::driver::stretches::StretchReader;
 use crate::memory::hierarchy::Served;
 use crate::memory::reader::NoClock;
 use crate::mmu::event::{Found, Read, Request, Stage, WalkObserver};
@@ -22,7 +23,7 @@ use crate::mmu::mechanism::{Explained, Mechanism};
 use crate::mmu::pwc::Pwc;
 use crate::mmu::side_cache::SideCache;
 use crate::mmu::walker::{Caches, Walker};
-use crate::report::result::several;
+use crate::report::words::{page_size, several};
 use crate::system::{System, Untranslated};
 
 /// One step of an explanation.
@@ -86,29 +87,18 @@ pub fn explain(
     seed: u64,
 ) -> Result<Explanation, SimulateError> {
     let info: SourceInfo = source.info().clone();
-    let (scheme, machine) = (configuration.scheme.name.clone(), configuration.machine.name.clone());
-    let refused = |error| SimulateError::Configuration {
-        scheme: scheme.clone(),
-        machine: machine.clone(),
-        error,
-    };
     // What is explained is one core's.
     let configuration = RunConfiguration { cores: Some(1), ..configuration };
-    let mut run = Run::new(configuration, &info, seed).map_err(refused)?;
+    let mut run = new_run(configuration, &info, seed)?;
     // Of a sample, what is recorded counts: its first instructions may lie in a gap.
     let most = (info.gap_instructions == 0).then_some(instructions);
     let limits = Limits { instructions: most, ..Limits::default() };
     let mut reader = StretchReader::new(source, &limits, seed, Predictors::default());
-    let os_error = |run: &Run, error| SimulateError::Os {
-        scheme: scheme.clone(),
-        instructions: run.instructions(),
-        error,
-    };
     while run.instructions() < instructions
         && let Some(window) = reader.next_stretch()?
     {
         for piece in &window {
-            run.take(piece).map_err(|error| os_error(&run, error))?;
+            run.take(piece).map_err(|error| SimulateError::os_failure(&run, error))?;
         }
     }
     let (given, address) = if let Some(address) = address {
@@ -119,8 +109,8 @@ pub fn explain(
         (last, last)
     };
     let mut explanation = Explanation {
-        scheme: scheme.clone(),
-        machine: machine.clone(),
+        scheme: run.configuration.scheme.name.clone(),
+        machine: run.configuration.machine.name.clone(),
         workload: info.name,
         instructions: run.instructions(),
         address: format!("{given:#x}"),
@@ -137,8 +127,8 @@ pub fn explain(
         explanation.steps = steps;
         return Ok(explanation);
     }
-    let (found, whole) =
-        map(&mut run, Gva::new(address), &mut steps).map_err(|error| os_error(&run, error))?;
+    let (found, whole) = map(&mut run, Gva::new(address), &mut steps)
+        .map_err(|error| SimulateError::os_failure(&run, error))?;
     let within = run.system.geometry().within(address, found.level);
     let free = run.configuration.scheme.translation == TranslationMode::Free;
     let mut read = Vec::new();
@@ -211,14 +201,14 @@ fn explain_mechanisms(run: &mut Run, address: u64, steps: &mut Vec<ExplainStep>)
         Err(missed) => (missed, false),
     };
     let after = match &run.timed {
-        Some(_) => format!(" after {}", cycles_words(ready - BEGAN)),
+        Some(_) => format!(" after {}", several(ready - BEGAN, "cycle", "cycles")),
         None => String::new(),
     };
-    let lines = if count == 1 { "line" } else { "lines" };
+    let lines = several(count, "line", "lines");
     let text = if hit {
-        format!("{name}: hit{after}, {count} {lines} read. What follows is what a miss would do.")
+        format!("{name}: hit{after}, {lines} read. What follows is what a miss would do.")
     } else {
-        format!("{name}: miss{after}, {count} {lines} read.")
+        format!("{name}: miss{after}, {lines} read.")
     };
     steps.push(ExplainStep::Tlb { text, name, hit });
 }
@@ -265,11 +255,6 @@ fn map(
     }
 }
 
-/// `1 cycle`, `7 cycles`.
-fn cycles_words(cycles: u64) -> String {
-    format!("{cycles} {}", if cycles == 1 { "cycle" } else { "cycles" })
-}
-
 fn explain_tlbs(run: &Run, address: u64, steps: &mut Vec<ExplainStep>) {
     for (name, tlb) in run.mmu.tlbs() {
         if name == "L1I" || tlb.is_empty() {
@@ -283,7 +268,7 @@ fn explain_tlbs(run: &Run, address: u64, steps: &mut Vec<ExplainStep>) {
                 "{name} TLB: hit, a {} page at {:#x}, after {}. What follows is what a miss would do.",
                 page_size(run.system.geometry(), entry.level),
                 entry.frame,
-                cycles_words(latency)
+                several(latency, "cycle", "cycles")
             ),
             None => format!("{name} TLB: miss."),
         };
@@ -475,7 +460,7 @@ fn served(
     let how = match (&read, served_by.zip(cycles)) {
         (None, _) if free => " (translation is free: nothing is read)".to_owned(),
         (None, _) => " (skipped: a cache knows the way)".to_owned(),
-        (Some(_), Some((by, cycles))) => format!(" ({by}, {})", cycles_words(cycles)),
+        (Some(_), Some((by, cycles))) => format!(" ({by}, {})", several(cycles, "cycle", "cycles")),
         (Some(_), None) => String::new(),
     };
     (served_by, cycles, how)
@@ -517,16 +502,6 @@ fn explain_line(
         served_by,
         cycles,
     }
-}
-
-/// The size of a page that is a leaf of `level`, such as 4K.
-pub(super) fn page_size(geometry: Geometry, level: Level) -> String {
-    let shift = geometry.shift(level);
-    let (unit, name) = [(30, "G"), (20, "M"), (10, "K")]
-        .into_iter()
-        .find(|&(unit, _)| shift >= unit)
-        .unwrap_or((0, ""));
-    format!("{}{name}", 1_u64 << (shift - unit))
 }
 
 fn meaning(entry: Entry, geometry: Geometry, level: Level) -> String {
@@ -654,13 +629,6 @@ mod tests {
         let mut steps = Vec::new();
         explain_mechanisms(&mut plain, DATA, &mut steps);
         assert!(steps.is_empty());
-    }
-
-    #[test]
-    fn pages_have_their_own_sizes() {
-        let ia64 = Geometry::new(14, 11, 4).unwrap();
-        assert_eq!([1, 2, 3].map(|level| page_size(ia64, level)), ["16K", "32M", "64G"]);
-        assert_eq!([1, 2, 3].map(|level| page_size(Geometry::X86_4, level)), ["4K", "2M", "1G"]);
     }
 
     #[test]

@@ -5,3 +5,4 @@ pub mod explain;
 pub mod outline;
 pub mod response;
 pub mod result;
+mod words;

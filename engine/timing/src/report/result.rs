@@ -13,6 +13,7 @@ use serde::Serialize;
 use serde_json::{Map, Value};
 
 use crate::config::machine::{Isolation, PageCrossing};
+use crate::config::scheme::TranslationMode;
 use crate::core::stack::Part;
 use crate::driver::run::{CoreFigures, Mode, Run, RunConfiguration};
 use crate::memory::energy::EnergyResult;
@@ -22,8 +23,8 @@ use crate::mmu::mechanism::Mechanism;
 use crate::mmu::pwc::PwcStatistics;
 use crate::mmu::walker::{Caches, Walker};
 use crate::report::blame::BlameResult;
-use crate::report::explain::page_size;
 use crate::report::outline::TreeResult;
+use crate::report::words::{page_size, several};
 use crate::system::System;
 
 /// Everything that one run found.
@@ -110,8 +111,8 @@ pub struct RunResult {
     pub os: OsResult,
     /// Branches; absent in functional mode.
     pub branch: Option<BranchResult>,
-    /// Share of the last-level cache that page-table entries hold at the end: lines with such, of all that it has
-    /// room for. In a mix it is the shared cache's.
+    /// Share of the last-level cache that page-table entries hold at the end: lines with such, of
+    /// all that it has room for. In a mix it is the shared cache's.
     pub llc_table_fraction: Option<f64>,
     /// Where the walks come from.
     pub blame: BlameResult,
@@ -134,9 +135,9 @@ pub struct CoreResult {
     pub threads: u64,
     /// Instructions.
     pub instructions: u64,
-    /// What its cycles went to; empty in functional mode. They add up to what passed for it in windows, which is
-    /// the run's `cycles` on average over the cores: a window ends where each core is with its instructions. If
-    /// everything was measured it is the same for each.
+    /// What its cycles went to; empty in functional mode. They add up to what passed for it in
+    /// windows, which is the run's `cycles` on average over the cores: a window ends where each
+    /// core is with its instructions. If everything was measured it is the same for each.
     pub cycle_stack: Vec<CyclePart>,
     /// Page walks.
     pub walks: u64,
@@ -158,8 +159,9 @@ pub struct WindowResult {
     pub instructions: u64,
     /// Time.
     pub cycles: Option<u64>,
-    /// Of that, work of kernels, and what other cores were idle for it, where it is this window's part of all that
-    /// was done since the window before (`kernels_followed`): sampling has no share in that. Absent elsewhere.
+    /// Of that, work of kernels, and what other cores were idle for it, where it is this window's
+    /// part of all that was done since the window before (`kernels_followed`): sampling has no
+    /// share in that. Absent elsewhere.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub kernel_cycles: Option<u64>,
     /// What the cycles went to: the run's `cycle_stack`, in its order. Empty in functional mode.
@@ -798,8 +800,8 @@ fn of_threads(run: &Run, cores: &[CoreFigures]) -> Vec<String> {
     let theirs = cores.iter().filter(|core| core.threads > 0).count();
     if threads > theirs {
         warnings.push(format!(
-            "{threads} threads shared {theirs} simulated core{}, in the recorded order",
-            if theirs == 1 { "" } else { "s" }
+            "{threads} threads shared {}, in the recorded order",
+            several(theirs as u64, "simulated core", "simulated cores")
         ));
     }
     let multicore = run.configuration.machine.multicore;
@@ -821,63 +823,81 @@ fn of_threads(run: &Run, cores: &[CoreFigures]) -> Vec<String> {
     warnings
 }
 
-/// A number of things: `1 walk`, `20 walks`.
-pub(super) fn several(number: u64, one: &str, many: &str) -> String {
-    format!("{number} {}", if number == 1 { one } else { many })
-}
+/// Figures are uncertain of fewer instructions than these …
+const FEW_INSTRUCTIONS: u64 = 1_000_000;
+/// … and figures per walk of fewer walks than these.
+const FEW_WALKS: u64 = 1000;
+/// Translation is not stressed where fewer than one in so many entries of the L2 TLB were ever in use
+/// at a time: the warning says "half".
+const LITTLE_OF_TLB: usize = 2;
+/// Page faults matter if they take more than one cycle in so many.
+const MUCH_OF_TIME: u64 = 5;
 
-/// What a reader should know before trusting the numbers.
-fn warnings(run: &Run) -> Vec<String> {
+/// What there is to say about how much was measured.
+fn about_length(run: &Run) -> Vec<String> {
     let mut warnings = Vec::new();
     let (instructions, ..) = run.measured();
-    let cores = run.by_core();
-    let os = os_result(run);
     if !run.has_measured() {
         warnings.push(
             "the trace ended within the warm-up, so all of it is counted; shorten --warmup"
                 .to_owned(),
         );
-    } else if instructions < 1_000_000 {
+    } else if instructions < FEW_INSTRUCTIONS {
         warnings.push(format!(
             "only {} measured: figures are uncertain",
             several(instructions, "instruction was", "instructions were")
         ));
     }
+    warnings
+}
+
+/// What there is to say about how much was translated.
+fn about_walks(run: &Run) -> Vec<String> {
+    let mut warnings = Vec::new();
     let walks = run.mmu.statistics.total().walks;
     let scheme = &run.configuration.scheme;
-    if scheme.translation == crate::config::scheme::TranslationMode::Walked
+    if scheme.translation == TranslationMode::Walked
         && !run.mmu.mechanisms().any(Mechanism::replaces_walks)
     {
         if walks == 0 {
             warnings.push("no walks, so that translation hardly matters to this run".to_owned());
-        } else if walks < 1000 {
+        } else if walks < FEW_WALKS {
             warnings.push(format!(
                 "only {}: figures per walk are uncertain, and translation hardly matters to this run",
                 several(walks, "walk", "walks")
             ));
         }
         let (used, entries) = run.fullest_l2_tlb();
-        if used as usize * 2 < entries {
+        if used as usize * LITTLE_OF_TLB < entries {
             warnings.push(format!(
                 "the L2 TLB was never more than half full ({used} of {entries} entries): the run \
                  is too short or too small to stress translation"
             ));
         }
     }
-    if let (Some(cycles), Some(fault_cycles)) = (run.cycles(), os.fault_cycles)
-        && fault_cycles * 5 > cycles * cores.len() as u64
-    {
-        let remark = if run.follows_kernels() {
-            ": all those of the program count"
-        } else {
-            "; a longer --warmup leaves the first touches out"
-        };
-        warnings.push(format!(
+    warnings
+}
+
+/// Says that page faults took much of the time of so many cores, if they did.
+fn about_faults(run: &Run, os: &OsResult, cores: usize) -> Option<String> {
+    let (cycles, fault_cycles) = run.cycles().zip(os.fault_cycles)?;
+    let all = cycles * cores as u64;
+    let remark = if run.follows_kernels() {
+        ": all those of the program count"
+    } else {
+        "; a longer --warmup leaves the first touches out"
+    };
+    (fault_cycles * MUCH_OF_TIME > all).then(|| {
+        format!(
             "page faults took {:.0} % of the time{remark}",
-            100.0 * fault_cycles as f64 / (cycles * cores.len() as u64) as f64
-        ));
-    }
-    warnings.extend(of_threads(run, &cores));
+            100.0 * fault_cycles as f64 / all as f64
+        )
+    })
+}
+
+/// What there is to say about the program's memory.
+fn about_memory(run: &Run, os: &OsResult) -> Vec<String> {
+    let mut warnings = Vec::new();
     if os.implicit_mappings > 0 {
         warnings.push(format!(
             "{} touched that no event of the trace had mapped, and taken for anonymous memory",
@@ -904,7 +924,12 @@ fn warnings(run: &Run) -> Vec<String> {
             several(os.node_fallbacks, "page-table node", "page-table nodes")
         ));
     }
-    warnings.extend(run.mmu.mechanisms().flat_map(|mechanism| mechanism.warnings(&run.view())));
+    warnings
+}
+
+/// What there is to say about memory for the page table.
+fn about_tables(os: &OsResult) -> Vec<String> {
+    let mut warnings = Vec::new();
     if os.merge_refusals > 0 {
         warnings.push(format!(
             "{} there was no memory to merge page-table nodes (or to take merged ones apart), so they \
@@ -919,6 +944,20 @@ fn warnings(run: &Run) -> Vec<String> {
             several(os.resize_refusals, "time", "times")
         ));
     }
+    warnings
+}
+
+/// What a reader should know before trusting the numbers.
+fn warnings(run: &Run) -> Vec<String> {
+    let cores = run.by_core();
+    let os = os_result(run);
+    let mut warnings = about_length(run);
+    warnings.extend(about_walks(run));
+    warnings.extend(about_faults(run, &os, cores.len()));
+    warnings.extend(of_threads(run, &cores));
+    warnings.extend(about_memory(run, &os));
+    warnings.extend(run.mmu.mechanisms().flat_map(|mechanism| mechanism.warnings(&run.view())));
+    warnings.extend(about_tables(&os));
     warnings.extend(left_out_prefetchers(run));
     if run.is_relocated() {
         warnings.push(format!(

@@ -108,8 +108,8 @@ impl System {
         }
     }
 
-    /// Lets the program access each page of `length_bytes` from `address`; `handled` learns of each fault that
-    /// this raises. A recorded machine's tables say themselves what is mapped.
+    /// Lets the program access each page of `length_bytes` from `address`; `handled` learns of each
+    /// fault that this raises. A recorded machine's tables say themselves what is mapped.
     ///
     /// # Errors
     /// When the operating system, or the host's, cannot handle one.
@@ -136,8 +136,8 @@ impl System {
         }
     }
 
-    /// Carries out an event; returns what it took, and what is to be flushed. `handled` learns of each fault of the
-    /// host's that it raises.
+    /// Carries out an event; returns what it took, and what is to be flushed. `handled` learns of
+    /// each fault of the host's that it raises.
     ///
     /// # Errors
     /// When the operating system cannot.

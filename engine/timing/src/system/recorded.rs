@@ -16,6 +16,8 @@ use rustc_hash::{FxHashMap, FxHashSet};
 
 /// Entries of ours are read with all physical bits that there can be.
 const PHYSICAL_BITS: u8 = 52;
+/// Bits of an entry, and of a CR3, below those of the address that it leads to.
+const BELOW_ADDRESS: u64 = (1 << 12) - 1;
 /// Bytes of the largest table, which may begin in memory's last frame.
 const LARGEST_TABLE_BYTES: u64 = 2 << 20;
 
@@ -126,7 +128,7 @@ impl Recorded {
 
     /// Refuses what does not lie in memory.
     fn check_place(&self, address: u64) -> Result<(), OsError> {
-        let address = address & !0xfff;
+        let address = address & !BELOW_ADDRESS;
         let most = self.memory.size_bytes() - LARGEST_TABLE_BYTES;
         if address < most {
             return Ok(());

@@ -162,7 +162,8 @@ fn what_was_recorded_one_after_the_other_stays_so() {
         }
     }
     let run = result(run);
-    // A load takes L1D's four cycles, and the next one asks when it has them. What overlaps is what may have been at the same time: a quantum of two cores.
+    // A load takes L1D's four cycles, and the next one asks when it has them. What overlaps is what
+    // may have been at the same time: a quantum of two cores.
     let (cycles, one) = (run.cycles.unwrap(), 4 * long);
     let quantum = 4 * 2 * QUANTUM;
     assert!((2 * one - 2 * quantum..2 * one + quantum).contains(&cycles), "{cycles} of {one}");
@@ -170,8 +171,8 @@ fn what_was_recorded_one_after_the_other_stays_so() {
     assert!(idle(0) > one - 2 * quantum && idle(1) > one - 2 * quantum);
 }
 
-/// Two threads take turns: each loads for `loads`, wakes the other and sleeps, which the trace may say. A third one
-/// loads half as much meanwhile.
+/// Two threads take turns: each loads for `loads`, wakes the other and sleeps, which the trace may
+/// say. A third one loads half as much meanwhile.
 fn ping_pong(turns: u64, loads: u64, say: bool) -> RunResult {
     let mut run = start(&Scenario::new(scheme(4, &[])));
     for thread in 0..3 {
@@ -212,8 +213,8 @@ fn a_thread_is_not_held_up_by_one_that_did_not_wake_it() {
     go_on(&mut run, 0, &chases(0, n));
     go_on(&mut run, 1, &chases(1, 8));
     go_on(&mut run, 2, &chases(2, 3 * n));
-    // The first wakes, and does more before the second goes on. A third is farther ahead, and one that has never run
-    // woke nobody.
+    // The first wakes, and does more before the second goes on. A third is farther ahead, and one
+    // that has never run woke nobody.
     event(&mut run, Event::Wake { thread: 0, number: 1 });
     event(&mut run, Event::Wake { thread: 9, number: 2 });
     go_on(&mut run, 0, &chases(0, 4 * n));
@@ -421,8 +422,8 @@ fn a_core_that_comes_later_is_taken_by_other_processes_as_often() {
     assert_eq!(switches(100_000, 1), alone);
 }
 
-/// Each of two threads has turns of three quanta. Windows of one and a quarter begin once at each twelfth of two turns,
-/// `clock` quanta after the clock began to run.
+/// Each of two threads has turns of three quanta. Windows of one and a quarter begin once at each
+/// twelfth of two turns, `clock` quanta after the clock began to run.
 fn windows_of_turns(clock: u64, mode: Mode) -> RunResult {
     let scenario = Scenario { mode, ..Scenario::new(scheme(4, &[])) };
     let mut run = start(&scenario);
@@ -452,7 +453,8 @@ fn is_early(run: &RunResult) -> bool {
 #[test]
 fn windows_take_as_long_as_their_part_of_a_run_in_which_threads_take_turns() {
     let run = windows_of_turns(5, Mode::Timing);
-    // By hand: a switch lets one quantum overlap, so that six take the time of four. A load takes four cycles.
+    // By hand: a switch lets one quantum overlap, so that six take the time of four. A load takes
+    // four cycles.
     let by_hand = 4 * run.instructions * 4 / 6;
     let cycles = run.cycles.unwrap();
     assert!(cycles.abs_diff(by_hand) * 50 < by_hand, "{cycles} of {by_hand}");

@@ -1,4 +1,5 @@
-//! Of a sampled run, what kernels did is known of all of it: it is what the same run has that measures everything.
+//! Of a sampled run, what kernels did is known of all of it: it is what the same run has that
+//! measures everything.
 
 use std::ops::ControlFlow;
 
@@ -61,8 +62,9 @@ fn program() -> Vec<Item> {
     items
 }
 
-/// A recording of the program, of which every tenth part is a segment: what comes in a gap is in the events, and
-/// pages that were touched in it stand behind the gap, or before they are given back.
+/// A recording of the program, of which every tenth part is a segment: what comes in a gap is in
+/// the events, and pages that were touched in it stand behind the gap, or before they are given
+/// back.
 fn recorded() -> Pieces {
     let mut items = Vec::new();
     let (mut part, mut passed, mut in_gaps) = (0, 0, 0);
@@ -193,7 +195,8 @@ fn a_sample_has_the_work_of_kernels_of_the_whole_run() {
                 if scheme.host.is_none() {
                     assert_eq!(found, due, "{} {large_pages} {windows}", scheme.name);
                 }
-                // In a guest, the order in which the host backs pages may move other entries of a hashed table.
+                // In a guest, the order in which the host backs pages may move other entries of a
+                // hashed table.
                 let is_near = |(found, due): (u64, u64)| found.abs_diff(due) <= due / 100_000;
                 assert!(found.into_iter().zip(due).all(is_near), "{}: {found:?}", scheme.name);
                 assert_eq!(part(&sample, Part::Merges), due[4], "{}", scheme.name);

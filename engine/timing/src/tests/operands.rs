@@ -20,8 +20,8 @@ const FAR: u64 = DATA + (1 << 20);
 /// Bytes that an instruction loads, and bytes that it stores.
 type Sizes = (u16, u16);
 
-/// A run without translation of blocks of one instruction each, whose first ones make the line at [`NEAR`] and that of
-/// all code present.
+/// A run without translation of blocks of one instruction each, whose first ones make the line at
+/// [`NEAR`] and that of all code present.
 fn start(blocks: &[(&[u8], Sizes)]) -> Run {
     let mut scenario = Scenario::new(scheme(4, &[]));
     scenario.scheme.translation = TranslationMode::Free;

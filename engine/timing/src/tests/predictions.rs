@@ -8,7 +8,7 @@ use crate::core::branch::BranchStatistics;
 use crate::driver::predictions::Predictors;
 use crate::driver::run::Run;
 use crate::driver::sampling::{Limits, Places, Sampling};
-use crate::driver::simulate::StretchReader;
+use crate::driver::stretches::StretchReader;
 use crate::tests::testing::{DATA, Pieces, Scenario, branching_block, scheme};
 
 const BLOCKS: u32 = 40;

@@ -147,8 +147,8 @@ fn what_segments_within_the_walker_translate_for_prefetches_is_not_the_programs(
         }
         scenario.scheme.host = Some(host);
         let mut run = start(&scenario);
-        // The last line of each of 64 pages, so that the next page is wanted: the program walks for the first one,
-        // and the prefetcher for all others.
+        // The last line of each of 64 pages, so that the next page is wanted: the program walks for
+        // the first one, and the prefetcher for all others.
         go(&mut run, &(1..65).map(|page| Do::Chase(DATA + page * PAGE - 64)).collect::<Vec<_>>());
         let total = run.mmu.statistics.total();
         assert_eq!((total.walks, figures(&run)[0].walks), (1, 64));
@@ -202,9 +202,9 @@ fn what_follows_from_a_prefetch_into_another_page_is_in_that_page() {
     go(&mut run, &(0..256).map(|line| Do::Chase(DATA + 64 * line)).collect::<Vec<_>>());
     let [next, adjacent] = figures(&run)[..] else { panic!("there are two") };
     assert_eq!((next.issued, next.walks, next.stopped), (256, 4, 0));
-    // The first access brings the second line by L1D's prefetcher, so that both wishes for the pair are had. Of any
-    // other pair the first line is prefetched, also that of another page, and the second is wanted because of that:
-    // 127 of the four pages, and one behind them.
+    // The first access brings the second line by L1D's prefetcher, so that both wishes for the pair
+    // are had. Of any other pair the first line is prefetched, also that of another page, and the
+    // second is wanted because of that: 127 of the four pages, and one behind them.
     let expected = Figures { issued: 128, redundant: 2, useful: 127, ..Figures::default() };
     let late = adjacent.late;
     assert_eq!(adjacent, Figures { late, ..expected });

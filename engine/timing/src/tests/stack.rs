@@ -1,8 +1,9 @@
 //! What cycles went to: stacks computed by hand, and sums that hold whatever is run.
 //!
-//! The test machine's latencies are in [`crate::tests::testing::machine`]; its window starts at cycle 0,
-//! and its code's first line comes from memory: 142 cycles, of which the front end hides 4. An operation
-//! is dispatched in one cycle, and takes one when its operands are there; a load is done when its data is there.
+//! The test machine's latencies are in [`crate::tests::testing::machine`]; its window starts at
+//! cycle 0, and its code's first line comes from memory: 142 cycles, of which the front end
+//! hides 4. An operation is dispatched in one cycle, and takes one when its operands are there; a
+//! load is done when its data is there.
 
 use std::ops::{ControlFlow, Deref, DerefMut};
 use std::sync::Arc;
@@ -86,8 +87,8 @@ fn untranslated() -> Scenario {
     scenario
 }
 
-/// Another block for `run`: one instruction at `pc`, which makes `accesses`, as `(size, store)`, and reads and
-/// writes register 1 if it is a `chain`.
+/// Another block for `run`: one instruction at `pc`, which makes `accesses`, as `(size, store)`,
+/// and reads and writes register 1 if it is a `chain`.
 fn define(run: &mut Run, pc: u64, chain: bool, branch: Branch, accesses: &[(u16, bool)]) {
     let register = [u8::from(chain), 0, 0, 0];
     let operands = Operands::Registers { reads: register, writes: register, branch };
@@ -186,9 +187,10 @@ fn a_wait_for_a_walker_counts_once() {
     let mut run = start(&scenario, true);
     let second = DATA + 64 * MIB;
     go(&mut run, &[DATA, second, second + 64, second + 128].map(Do::Load));
-    // As above; and two more loads merge with the second one's walk, which ends at 872. The bus has the first one's
-    // line at 1015. The other one has no MSHR before 1014, and its line at 1014 + 142 = 1156. What comes behind 1014
-    // is a wait for data: the second load has been charged with all that its walk was later.
+    // As above; and two more loads merge with the second one's walk, which ends at 872. The bus has
+    // the first one's line at 1015. The other one has no MSHR before 1014, and its line at 1014 +
+    // 142 = 1156. What comes behind 1014 is a wait for data: the second load has been charged with
+    // all that its walk was later.
     let expected = [
         (Part::Base, 1),
         (Part::InstructionFetch, 138),
@@ -377,9 +379,9 @@ fn what_protecting_costs_explains_the_difference_between_tables() {
             _ => assert!(cycles <= 0, "{part:?}: {cycles}"),
         }
     }
-    // Each call looks through the 262,144 entries of a node of 2 MiB, 4 cycles each, where the radix table
-    // has two nodes of 512 entries, one above them, and a few more on the way: so much more that the faults, which once zeroed
-    // the node, hardly matter.
+    // Each call looks through the 262,144 entries of a node of 2 MiB, 4 cycles each, where the
+    // radix table has two nodes of 512 entries, one above them, and a few more on the way: so much
+    // more that the faults, which once zeroed the node, hardly matter.
     let entries = 16 * (262_144 - 3 * 512);
     assert!((0..16 * 8).contains(&(entries - calls / 4)), "{} entries", calls / 4);
     assert!(faults * 100 < calls, "{faults}, {calls}");

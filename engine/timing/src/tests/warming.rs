@@ -101,7 +101,8 @@ fn what_is_warmed_is_as_if_it_had_been_run() {
         if scheme.host.is_none() {
             assert_eq!(warmed, run, "{}", scheme.name);
         }
-        // In a guest a walk may find an entry of a cache that is on its way, and read it again: how often, is chance.
+        // In a guest a walk may find an entry of a cache that is on its way, and read it again: how
+        // often, is chance.
         for ((name, warmed), (_, run)) in warmed.iter().zip(&run) {
             assert!(
                 warmed.abs_diff(*run) <= 1 + run / 100,

@@ -3,12 +3,12 @@
 use flatwalk_symbols::Symbols;
 use flatwalk_trace::SourceInfo;
 
+use super::seeds;
 use crate::ConfigError;
 use crate::config::machine::{Isolation, Multicore};
 use crate::driver::error::SimulateError;
 use crate::driver::piece::{Piece, first_blocks};
 use crate::driver::run::{Mode, Run, RunConfiguration};
-use crate::driver::simulate::{new_run, os_failure};
 use crate::mechanisms;
 use crate::memory::hierarchy::SharedCaches;
 use crate::memory::replacement::{ReplacementPolicy, Turn};
@@ -76,7 +76,7 @@ impl Member {
             self.go_to(self.piece + 1);
             self.run.take(piece)
         };
-        result.map_err(|error| os_failure(&self.run, error))
+        result.map_err(|error| SimulateError::os_failure(&self.run, error))
     }
 
     /// Exchanges its last-level cache for the shared one, or gives that back.
@@ -104,13 +104,8 @@ impl Members {
         configuration: &RunConfiguration,
         infos: &[SourceInfo],
         seed: u64,
-    ) -> Result<Self, SimulateError> {
-        let refused = |error| SimulateError::Configuration {
-            scheme: configuration.scheme.name.clone(),
-            machine: configuration.machine.name.clone(),
-            error,
-        };
-        let multicore = fitting(configuration, infos.len()).map_err(refused)?;
+    ) -> Result<Self, ConfigError> {
+        let multicore = fitting(configuration, infos.len())?;
         let machine = &configuration.machine;
         let memory = configuration.memory_bytes.unwrap_or(machine.os.memory_bytes);
         // Whole gigabytes, as a machine's memory is.
@@ -122,38 +117,38 @@ impl Members {
             ..configuration.clone()
         };
         let mut all = Vec::new();
-        for (core, info) in (0..).zip(infos) {
-            let mut run = new_run(own.clone(), info, seed + core)?;
+        for ((core, info), seed) in (0..).zip(infos).zip(seeds(seed)) {
+            let mut run = Run::new(own.clone(), info, seed)?;
             if let Some((_, caches)) = &mut run.timed {
                 caches.own(core);
             }
-            let (name, seed) = (info.name.clone(), seed + core);
+            let name = info.name.clone();
             all.push(Member { run, name, seed, piece: 0, within: (0, 0) });
         }
         let policy = match all.first().and_then(Member::shared_policy) {
             Some(_) if multicore.isolation == Isolation::Ways => {
                 let scheme = &configuration.scheme.name;
-                return Err(refused(ConfigError::Value {
+                return Err(ConfigError::Value {
                     key: "multicore.isolation".to_owned(),
                     problem: format!(
                         "cannot be \"ways\" with scheme `{scheme}`, which divides the ways of the \
                          last-level cache itself: write \"owners\", or leave out the scheme"
                     ),
-                }));
+                });
             }
             Some(policy) => policy,
-            None => mechanisms::shared_policy(machine, multicore).map_err(refused)?,
+            None => mechanisms::shared_policy(machine, multicore)?,
         };
         let shared = SharedCaches::new(machine, policy, seed)
-            .ok_or_else(|| refused(ConfigError::NotTimed(machine.name.clone())))?;
+            .ok_or_else(|| ConfigError::NotTimed(machine.name.clone()))?;
         let spares =
             |(core, member): (usize, &Member)| u64::from(member.run.protects_page_tables()) << core;
         let protected = all.iter().enumerate().map(spares).sum();
         Ok(Self { all, shared, protected })
     }
 
-    /// The core takes the next of `pieces`, or `enough` instructions of it, while others may run that `is_live`
-    /// says it of. Returns how many instructions it has run.
+    /// The core takes the next of `pieces`, or `enough` instructions of it, while others may run
+    /// that `is_live` says it of. Returns how many instructions it has run.
     ///
     /// # Errors
     /// When its operating system could not go on.

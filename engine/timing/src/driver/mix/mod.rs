@@ -7,9 +7,9 @@
 //! core has during its turn; counts stay with the core. Ties go to the first core: the same mix, seed
 //! and configuration give the same figures.
 //!
-//! Each program is measured as one part ([`whole`]), or windows of each ([`windows`]). Programs share no
-//! memory: lines carry the number of their core as the owner, which also keeps their addresses apart. Each has
-//! an equal part of the machine's memory.
+//! Each program is measured as one part ([`whole`]), or windows of each ([`windows`]). Programs
+//! share no memory: lines carry the number of their core as the owner, which also keeps their
+//! addresses apart. Each has an equal part of the machine's memory.
 
 mod members;
 mod whole;
@@ -17,14 +17,15 @@ mod windows;
 
 use std::ops::ControlFlow;
 
-use flatwalk_trace::Source;
+use flatwalk_trace::{Source, SourceInfo};
 
+use crate::ConfigError;
 use crate::driver::error::SimulateError;
 use crate::driver::followers::follow_all;
 use crate::driver::predictions::Predictors;
 use crate::driver::run::RunConfiguration;
 use crate::driver::sampling::{Limits, Sampled, Schedule};
-use crate::driver::simulate::StretchReader;
+use crate::driver::stretches::StretchReader;
 use crate::driver::workers::Workers;
 use crate::report::result::RunResult;
 use members::Members;
@@ -71,6 +72,19 @@ pub fn simulate_mix(
     as_wholes(open, configurations, limits, seed, workers, progress)
 }
 
+/// The seeds of the cores' programs, of which the first has that of the mix.
+fn seeds(seed: u64) -> impl Iterator<Item = u64> {
+    (0..).map(move |core| seed.wrapping_add(core))
+}
+
+/// Checks that so many programs, whatever they are, can run together under `configuration`.
+///
+/// # Errors
+/// See [`ConfigError`].
+pub fn check_mix(configuration: &RunConfiguration, programs: usize) -> Result<(), ConfigError> {
+    Members::new(configuration, &vec![SourceInfo::default(); programs], 0).map(drop)
+}
+
 /// The sources of so many cores' programs.
 fn open_all(open: &Open<'_>, cores: usize) -> Result<Vec<Box<dyn Source>>, SimulateError> {
     (0..cores).map(open).collect::<Result<_, _>>().map_err(SimulateError::Source)
@@ -90,7 +104,8 @@ fn by_windows(
     let mut predictors: Vec<_> = infos.iter().map(|_| Predictors::default()).collect();
     let mut followers = Vec::new();
     for configuration in configurations {
-        let mut members = Members::new(configuration, &infos, seed)?;
+        let mut members = Members::new(configuration, &infos, seed)
+            .map_err(SimulateError::refused(configuration))?;
         for ((member, predictors), limits) in
             members.all.iter_mut().zip(&mut predictors).zip(limits)
         {
@@ -99,9 +114,9 @@ fn by_windows(
         }
         followers.push(Windows::new(members));
     }
-    let simulated = limits.iter().zip(&infos).zip(seed..);
+    let simulated = limits.iter().zip(&infos).zip(seeds(seed));
     let total = simulated.map(|((limits, info), seed)| limits.simulated(info, seed)).sum();
-    let readers = sources.iter_mut().zip(limits).zip(predictors).zip(seed..);
+    let readers = sources.iter_mut().zip(limits).zip(predictors).zip(seeds(seed));
     let readers = readers.map(|(((source, limits), predictors), seed)| {
         let windows = Schedule::new(limits, source.info(), seed).expected_windows();
         (StretchReader::new(&mut **source, limits, seed, predictors), windows)

@@ -426,8 +426,12 @@ fn what_does_not_fit_is_refused() {
             let one = std::slice::from_ref(configuration);
             let go_on = &mut |_, _| ControlFlow::Continue(());
             let limits = vec![limits.clone(); cores];
-            simulate_mix(&open, one, &limits, 1, 1, go_on).unwrap_err().to_string()
+            let error = simulate_mix(&open, one, &limits, 1, 1, go_on).unwrap_err().to_string();
+            assert!(error.ends_with(&check_mix(configuration, cores).unwrap_err().to_string()));
+            error
         };
+        check_mix(&configuration, 2).unwrap();
+        assert_eq!(seeds(u64::MAX).take(3).collect::<Vec<_>>(), [u64::MAX, 0, 1]);
         assert!(refusal(3, &configuration).contains("multicore.cores"));
         let functional = RunConfiguration { mode: Mode::Functional, ..configuration.clone() };
         assert!(refusal(2, &functional).contains("mode"));

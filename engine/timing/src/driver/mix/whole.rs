@@ -14,7 +14,7 @@ use crate::driver::piece::Piece;
 use crate::driver::predictions::Predictors;
 use crate::driver::run::RunConfiguration;
 use crate::driver::sampling::{Limits, Sampled, Schedule};
-use crate::driver::simulate::StretchReader;
+use crate::driver::stretches::StretchReader;
 use crate::report::result::RunResult;
 
 /// One configuration. It reads the programs itself: how far each is read depends on the cores' speeds.
@@ -48,7 +48,8 @@ impl Follower for Whole<'_> {
         let &mut Self { configuration, open, limits, seed, .. } = self;
         let mut sources = super::open_all(open, limits.len())?;
         let infos: Vec<_> = sources.iter().map(|source| source.info().clone()).collect();
-        let mut members = Members::new(configuration, &infos, seed)?;
+        let mut members = Members::new(configuration, &infos, seed)
+            .map_err(SimulateError::refused(configuration))?;
         let mut symbols = Symbols::default();
         let programs = sources.iter_mut().zip(limits).map(|(source, limits)| {
             let part = Limits { sampling: None, ..limits.clone() };

@@ -5,25 +5,30 @@
 //! window. Every program therefore has as many windows as that with the fewest; they are spread over its own
 //! run, so that what runs together is as far along, by instructions.
 //!
-//! - Warm-ups take the same time, at the speeds of the last windows, and end together: what is too long of one changes
-//!   no cache. So the shared cache holds of each program what its speed under this configuration brings there.
-//! - A core that has measured its window runs on, uncounted, so that the others go on having company: with what
-//!   follows in its program, as far as [`Sampling::after`](crate::Sampling) says, and then again with what it ran
-//!   in this round, from where its address space last changed. Of a recording nothing follows.
-//! - What then is left of what follows is warmed, so that under every configuration each round begins at the same
-//!   instructions. The others stand still meanwhile, so the next warm-up is so much shorter for that core.
+//! - Warm-ups take the same time, at the speeds of the last windows, and end together: what is too
+//!   long of one changes no cache. So the shared cache holds of each program what its speed under
+//!   this configuration brings there.
+//! - A core that has measured its window runs on, uncounted, so that the others go on having
+//!   company: with what follows in its program, as far as [`Sampling::after`](crate::Sampling)
+//!   says, and then again with what it ran in this round, from where its address space last
+//!   changed. Of a recording nothing follows.
+//! - What then is left of what follows is warmed, so that under every configuration each round
+//!   begins at the same instructions. The others stand still meanwhile, so the next warm-up is so
+//!   much shorter for that core.
 
 use flatwalk_symbols::Symbols;
 use flatwalk_trace::Source;
 
 use super::members::Members;
+use super::seeds;
 use crate::driver::cores::TURN;
 use crate::driver::error::SimulateError;
 use crate::driver::followers::{Follower, Progress};
-use crate::driver::piece::{Phase, Piece};
-use crate::driver::run::{Run, is_call};
+use crate::driver::piece::{Phase, Piece, is_call};
+use crate::driver::run::Run;
 use crate::driver::sampling::{Limits, Sampled, Schedule};
-use crate::driver::simulate::{StretchReader, end, os_failure};
+use crate::driver::simulate::end;
+use crate::driver::stretches::StretchReader;
 use crate::report::result::RunResult;
 
 /// Instructions in a turn in which no time passes.
@@ -123,15 +128,15 @@ impl Choice {
     }
 }
 
-/// The rounds of programs within limits, if there are windows between which something is passed over: how
-/// many there are, which is no more than are asked for, and each program's limits. None if all programs are measured whole, or to be measured as
-/// one part.
+/// The rounds of programs within limits, if there are windows between which something is passed
+/// over: how many there are, which is no more than are asked for, and each program's limits. None
+/// if all programs are measured whole, or to be measured as one part.
 pub(super) fn rounds(
     sources: &[Box<dyn Source>],
     limits: &[Limits],
     seed: u64,
 ) -> Option<(u64, Vec<Limits>)> {
-    let each = || sources.iter().zip(limits).zip(seed..);
+    let each = || sources.iter().zip(limits).zip(seeds(seed));
     let schedules: Vec<_> =
         each().map(|((source, limits), seed)| Schedule::new(limits, source.info(), seed)).collect();
     if limits.iter().any(|limits| limits.sampling.is_none())
@@ -207,20 +212,63 @@ impl Follower for Windows {
     type Stretch = Round;
 
     fn follow(&mut self, round: &Round, progress: &Progress) -> Result<(), SimulateError> {
-        let Self { members, ahead } = self;
         let parts = &round.parts;
-        members.all.iter_mut().for_each(|member| member.go_to(0));
-        // What is passed over.
+        self.members.all.iter_mut().for_each(|member| member.go_to(0));
+        self.pass_over(parts)?;
+        if round.is_rest {
+            return Ok(());
+        }
+        self.warm_together(parts, progress)?;
+        self.members.align();
+        let states = self.measure(parts, progress)?;
+        self.warm_what_is_left(parts, &states, progress)
+    }
+}
+
+/// What a core does while time passes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum State {
+    /// It has not measured its window yet.
+    Measuring,
+    /// It runs what follows its window.
+    After,
+    /// It runs again what it has run.
+    Again,
+    /// There is nothing that it could run.
+    Idle,
+}
+
+/// Another phase begins, which is no window.
+fn enter(run: &mut Run, phase: Phase) -> Result<(), SimulateError> {
+    run.take(&Piece::Phase { phase, at: 0 }).map_err(|error| SimulateError::os_failure(run, error))
+}
+
+/// Cycles that a run would take for so many instructions, at the speed of its last window.
+fn time(instructions: u64, run: &Run) -> u128 {
+    let (in_window, cycles) = run.pace().unwrap_or((1, 1));
+    u128::from(instructions) * u128::from(cycles) / u128::from(in_window)
+}
+
+impl Windows {
+    pub(super) fn new(members: Members) -> Self {
+        Self { ahead: vec![0; members.all.len()], members }
+    }
+
+    /// Passes over what comes before the warm-ups.
+    fn pass_over(&mut self, parts: &[Part]) -> Result<(), SimulateError> {
+        let members = &mut self.members;
         for (core, part) in parts.iter().enumerate() {
             while part.is_untimed(members.all[core].piece(), |phase| phase != Phase::Pass) {
                 members.turn(core, &part.pieces, WARMING_TURN, |_| false)?;
             }
         }
-        if round.is_rest {
-            return Ok(());
-        }
-        // What is warmed, with what was warmed before.
-        let ahead = std::mem::replace(ahead, vec![0; parts.len()]);
+        Ok(())
+    }
+
+    /// Warms what comes before the windows, with what was warmed behind the last ones.
+    fn warm_together(&mut self, parts: &[Part], progress: &Progress) -> Result<(), SimulateError> {
+        let members = &mut self.members;
+        let ahead = std::mem::replace(&mut self.ahead, vec![0; parts.len()]);
         let mut left: Vec<u64> = parts.iter().map(|part| part.warmed).collect();
         let knows_speeds = members.all.iter().all(|member| member.run.pace().is_some());
         let all = || left.iter().zip(&ahead).zip(&members.all);
@@ -253,7 +301,16 @@ impl Follower for Windows {
         if has_gap {
             members.presume_history();
         }
-        members.align();
+        Ok(())
+    }
+
+    /// Runs with the clock until each has measured its window. Returns what each did last.
+    fn measure(
+        &mut self,
+        parts: &[Part],
+        progress: &Progress,
+    ) -> Result<Vec<State>, SimulateError> {
+        let members = &mut self.members;
         let mut states = vec![State::Measuring; parts.len()];
         while states.contains(&State::Measuring) {
             let live = (0..parts.len()).filter(|&core| states[core] != State::Idle);
@@ -279,7 +336,17 @@ impl Follower for Windows {
                 states[core] = again.map_or(State::Idle, |_| State::Again);
             }
         }
-        // What is left.
+        Ok(states)
+    }
+
+    /// Warms what is left of what follows the windows of those that have not run all of it.
+    fn warm_what_is_left(
+        &mut self,
+        parts: &[Part],
+        states: &[State],
+        progress: &Progress,
+    ) -> Result<(), SimulateError> {
+        let members = &mut self.members;
         for (core, part) in
             parts.iter().enumerate().filter(|&(core, _)| states[core] == State::After)
         {
@@ -296,36 +363,6 @@ impl Follower for Windows {
             }
         }
         Ok(())
-    }
-}
-
-/// What a core does while time passes.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum State {
-    /// It has not measured its window yet.
-    Measuring,
-    /// It runs what follows its window.
-    After,
-    /// It runs again what it has run.
-    Again,
-    /// There is nothing that it could run.
-    Idle,
-}
-
-/// Another phase begins, which is no window.
-fn enter(run: &mut Run, phase: Phase) -> Result<(), SimulateError> {
-    run.take(&Piece::Phase { phase, at: 0 }).map_err(|error| os_failure(run, error))
-}
-
-/// Cycles that a run would take for so many instructions, at the speed of its last window.
-fn time(instructions: u64, run: &Run) -> u128 {
-    let (in_window, cycles) = run.pace().unwrap_or((1, 1));
-    u128::from(instructions) * u128::from(cycles) / u128::from(in_window)
-}
-
-impl Windows {
-    pub(super) fn new(members: Members) -> Self {
-        Self { ahead: vec![0; members.all.len()], members }
     }
 
     /// The cores' results, of whose programs so much was measured.

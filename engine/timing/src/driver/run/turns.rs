@@ -16,8 +16,8 @@ use crate::mmu::Mmu;
 use crate::mmu::mechanism::Mechanism;
 
 impl Run {
-    /// Blocks, of which the first has a place in its slice, run on their thread's core: now, or at its turn. Behind
-    /// their addresses may be some that are only looked ahead at.
+    /// Blocks, of which the first has a place in its slice, run on their thread's core: now, or at
+    /// its turn. Behind their addresses may be some that are only looked ahead at.
     pub(super) fn dispatch(
         &mut self,
         thread: ThreadId,
@@ -203,7 +203,8 @@ impl Run {
         }
     }
 
-    /// All other cores flush what this one did: each is interrupted, which takes time at all, and now if there is a clock.
+    /// All other cores flush what this one did: each is interrupted, which takes time at all, and
+    /// now if there is a clock.
     pub(super) fn tell_flushes(&mut self, takes_time: bool, has_clock: bool) {
         let flushes = self.mmu.take_flushes();
         if flushes.is_empty() {
@@ -224,9 +225,10 @@ impl Run {
         }
     }
 
-    /// All time that has passed is counted, where what is counted begins or ends. No core waits for the one that
-    /// is furthest ahead: it would wait for what the cut leaves to others. Cores without work were idle up to
-    /// `floor`. Clocks then add up to a multiple of their number, so that their mean is exact.
+    /// All time that has passed is counted, where what is counted begins or ends. No core waits for
+    /// the one that is furthest ahead: it would wait for what the cut leaves to others. Cores
+    /// without work were idle up to `floor`. Clocks then add up to a multiple of their number, so
+    /// that their mean is exact.
     fn settle(&mut self, floor: u64) {
         let count = self.cores.parked.len() as u64 + 1;
         if self.timed.is_some() && count > 1 {
@@ -253,10 +255,11 @@ impl Run {
         core.cycle()
     }
 
-    /// Time has passed up to here, and goes on with `phase` if that has a clock. Where a window begins or ends
-    /// that does not follow another, cores without work have come as far as the present quantum has: how far
-    /// they are behind depends on that, and must not be in the window's time. Between two windows it does not
-    /// matter, and they keep what they may do at the same time as others.
+    /// Time has passed up to here, and goes on with `phase` if that has a clock. Where a window
+    /// begins or ends that does not follow another, cores without work have come as far as the
+    /// present quantum has: how far they are behind depends on that, and must not be in the
+    /// window's time. Between two windows it does not matter, and they keep what they may do at the
+    /// same time as others.
     pub(super) fn cut(&mut self, phase: Phase) {
         let is_between = self.phase == phase;
         let begins = !is_between && phase == Phase::Measured;
@@ -267,8 +270,8 @@ impl Run {
         self.settle(if is_between { self.cores.floor } else { self.cores.even_floor() });
     }
 
-    /// Time passes again. How far each core was ahead or behind when it last did is the best that is known of how far
-    /// they are now; where they never were, all begin at one time.
+    /// Time passes again. How far each core was ahead or behind when it last did is the best that
+    /// is known of how far they are now; where they never were, all begin at one time.
     pub(super) fn resume(&mut self) {
         self.cores.forget_starts();
         if !self.cores.know_drift() {

@@ -10,7 +10,9 @@ use crate::counts::Add;
 use crate::driver::look_ahead;
 use crate::driver::piece::Mispredicted;
 use crate::memory::hierarchy::Requester;
-use crate::memory::line::{LINE_SHIFT, untranslated};
+use crate::memory::line::{
+    LINE_SHIFT, PAGE_BYTES, PAGE_SHIFT, last_byte, page_offset, page_start, untranslated,
+};
 use crate::memory::reader::{NoClock, TableReader, Warming};
 use crate::mmu::event::{Request, Stopped};
 use crate::mmu::prefetch::DataAccess;
@@ -18,9 +20,9 @@ use crate::mmu::{Mmu, Translated};
 use crate::system::System;
 use crate::system::costs::Costs;
 
-/// Where the 4 KiB begin that `at` lies in.
+/// Where the page begins that `at` lies in.
 fn page_of(at: Hpa) -> Hpa {
-    Hpa::new(at.raw() & !0xfff)
+    Hpa::new(page_start(at.raw()))
 }
 
 /// What works while no time passes.
@@ -46,7 +48,7 @@ impl Untimed<'_, Warming<'_>> {
         let kind = if store { AccessKind::Store } else { AccessKind::Load };
         let physical = self.translate(address, kind, instruction)?;
         self.access_line(address, physical, store, instruction);
-        let last = address.wrapping_add(u64::from(size.max(1)) - 1);
+        let last = last_byte(address, size);
         if address >> LINE_SHIFT == last >> LINE_SHIFT {
             Ok(())
         } else {
@@ -86,7 +88,7 @@ impl Untimed<'_, Warming<'_>> {
         let mut at = address;
         while at >> LINE_SHIFT != last >> LINE_SHIFT {
             let line = (at >> LINE_SHIFT).wrapping_add(1) << LINE_SHIFT;
-            physical = if line.is_multiple_of(1 << 12) {
+            physical = if line.is_multiple_of(PAGE_BYTES) {
                 self.translate(line, kind, || instruction)?
             } else {
                 physical.offset(line - at)
@@ -108,8 +110,8 @@ impl<R: TableReader> Untimed<'_, R> {
         instruction: u64,
     ) -> Result<(), OsError> {
         let mut at = address;
-        while at >> 12 != last >> 12 {
-            at = (at >> 12).wrapping_add(1) << 12;
+        while at >> PAGE_SHIFT != last >> PAGE_SHIFT {
+            at = (at >> PAGE_SHIFT).wrapping_add(1) << PAGE_SHIFT;
             self.translate(at, kind, || instruction)?;
         }
         Ok(())
@@ -171,9 +173,9 @@ impl Run {
             if fetches {
                 let last = block.ops[block.ops.len() - 1].pc;
                 for pc in [block.pc(), last] {
-                    if pc >> 12 != self.own.code_page.0 {
+                    if pc >> PAGE_SHIFT != self.own.code_page.0 {
                         let physical = untimed.translate(pc, AccessKind::Fetch, || pc)?;
-                        self.own.code_page = (pc >> 12, page_of(physical));
+                        self.own.code_page = (pc >> PAGE_SHIFT, page_of(physical));
                     }
                 }
             }
@@ -181,8 +183,8 @@ impl Run {
                 let kind = if access.store { AccessKind::Store } else { AccessKind::Load };
                 let instruction = || block.instruction(access);
                 untimed.translate(address, kind, instruction)?;
-                let last = address.wrapping_add(u64::from(access.size.max(1)) - 1);
-                if last >> 12 != address >> 12 {
+                let last = last_byte(address, access.size);
+                if last >> PAGE_SHIFT != address >> PAGE_SHIFT {
                     untimed.translate_rest((address, last), kind, instruction())?;
                 }
             }
@@ -231,15 +233,15 @@ impl Run {
                     continue;
                 }
                 self.own.code_line = pc >> LINE_SHIFT;
-                if pc >> 12 != self.own.code_page.0 {
+                if pc >> PAGE_SHIFT != self.own.code_page.0 {
                     let physical = if fetches {
                         untimed.translate(pc, AccessKind::Fetch, || pc)?
                     } else {
                         untranslated(pc)
                     };
-                    self.own.code_page = (pc >> 12, page_of(physical));
+                    self.own.code_page = (pc >> PAGE_SHIFT, page_of(physical));
                 }
-                let physical = self.own.code_page.1.offset(pc & 0xfff);
+                let physical = self.own.code_page.1.offset(page_offset(pc));
                 untimed.reader.0.warm(physical, false, Requester::Fetch);
             }
             for (access, &address) in block.accesses.iter().zip(addresses) {

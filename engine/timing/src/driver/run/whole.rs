@@ -1,17 +1,19 @@
 //! Of a sampled run, what is known of all that its windows stand for: the work of operating systems.
 //!
-//! What a fault or a system call takes depends on no cache and no clock, and address spaces follow the program in
-//! and between windows. So a window's own share of that work, which may be much or nothing by chance, gives way to
-//! its part of all that was done since the window before. The sum over the windows is then to all of the work as
-//! their instructions are to all instructions: a stratified sample whose rare events are known (Cochran,
-//! "Sampling Techniques", 1977, section 5A).
+//! What a fault or a system call takes depends on no cache and no clock, and address spaces follow
+//! the program in and between windows. So a window's own share of that work, which may be much or
+//! nothing by chance, gives way to its part of all that was done since the window before. The sum
+//! over the windows is then to all of the work as their instructions are to all instructions: a
+//! stratified sample whose rare events are known (Cochran, "Sampling Techniques", 1977, section
+//! 5A).
 //!
-//! Where a kernel works on one core, others may have nothing to run. As many of them are idle meanwhile as are in
-//! windows.
+//! Where a kernel works on one core, others may have nothing to run. As many of them are idle
+//! meanwhile as are in windows.
 
 use flatwalk_os::Statistics;
 
-use super::{Run, Tally};
+use super::Run;
+use super::windows::Tally;
 use crate::core::kernel::KernelTime;
 use crate::core::stack::{CycleStack, Part};
 use crate::counts::Add;
@@ -72,7 +74,8 @@ impl Share {
     }
 }
 
-/// Divides `total` in the proportions of `weights`, so that the parts add up to it; nothing where they are all 0.
+/// Divides `total` in the proportions of `weights`, so that the parts add up to it; nothing where
+/// they are all 0.
 fn divide(total: u64, weights: &[f64]) -> Vec<u64> {
     let sum: f64 = weights.iter().sum();
     let (mut so_far, mut given) = (0.0, 0);
@@ -112,7 +115,8 @@ impl Run {
         OsCounts { own: self.system.statistics(), host_faults }
     }
 
-    /// Lets windows have their part of all that kernels did, where the run has ended and `sampled` is what it measured.
+    /// Lets windows have their part of all that kernels did, where the run has ended and `sampled`
+    /// is what it measured.
     pub(crate) fn know_kernels(&mut self, sampled: &Sampled) {
         let share = Share::of_sample(sampled);
         if self.windows.is_empty() || share.measured >= share.represented {
@@ -177,8 +181,8 @@ impl Run {
         if cycles == 0 { 0.0 } else { idle as f64 / cycles as f64 }
     }
 
-    /// Of what is `due` in all windows, each one's part: as it was done since the window before, by instruction, or
-    /// up to the end by the last.
+    /// Of what is `due` in all windows, each one's part: as it was done since the window before, by
+    /// instruction, or up to the end by the last.
     fn of_windows(&self, due: &CycleStack, before: KernelTime, share: Share) -> Vec<CycleStack> {
         let end = share.first + share.represented;
         let last = self.windows.len() - 1;
@@ -239,7 +243,8 @@ impl Run {
     }
 }
 
-/// Gives a window `part` instead of what kernels did in it. So many of the other cores, `idle`, are idle meanwhile.
+/// Gives a window `part` instead of what kernels did in it. So many of the other cores, `idle`, are
+/// idle meanwhile.
 fn replace(window: &mut Tally, part: &CycleStack, idle: f64) {
     let cores = window.cores.cast_signed();
     let gained = part.sum().cast_signed() - window.kernel.sum().cast_signed();

@@ -8,22 +8,27 @@
 //! kept coherent by invalidation: a line that one core writes leaves the others' caches, and one that
 //! another core has written comes from there, through the last-level cache.
 
+mod level;
 mod prefetching;
+mod sharing;
+mod warming;
 
 use flatwalk_os::Random;
 use flatwalk_paging::Hpa;
-use rustc_hash::FxHashSet;
 
 use crate::config::machine::{Machine, WalkerEntry};
 use crate::counts::{Add, Visitor, add};
-use crate::memory::cache::{Cache, Lookup};
 use crate::memory::dram::{Dram, DramStatistics};
-use crate::memory::line::{LINE_SHIFT, Line, OWNER_SHIFT};
-use crate::memory::mshrs::Mshrs;
-use crate::memory::outstanding::{Miss, Outstanding};
-use crate::memory::prefetchers::{Prefetchers, Wanted};
-use crate::memory::replacement::{ReplacementPolicy, Turn};
+use crate::memory::line::Line;
+use crate::memory::prefetchers::Wanted;
+use crate::memory::replacement::ReplacementPolicy;
+use level::Level;
 pub use prefetching::{FoundIn, Prefetched, Prefetching};
+pub use sharing::{Private, SharedCaches};
+
+/// Goes into the seed: whoever draws has a word of its own, so that each draws its own sequence of
+/// the one seed.
+const SEED_WORD: u64 = u64::from_be_bytes(*b"\0\0caches");
 
 /// Who had the line.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -147,187 +152,6 @@ impl CacheStatistics {
     }
 }
 
-#[derive(Clone, Debug)]
-struct Level {
-    cache: Cache,
-    latency: u64,
-    mshrs: Mshrs,
-    outstanding: Outstanding,
-    /// How long the line takes that was last found on its way.
-    taken: u64,
-    /// What decides which line goes; the least recently used one unless given.
-    policy: Option<Box<dyn ReplacementPolicy>>,
-    /// The policy wants to know of each look-up.
-    watched: bool,
-    prefetchers: Prefetchers,
-    statistics: CacheStatistics,
-}
-
-impl Level {
-    fn new(config: &crate::config::machine::Cache) -> Self {
-        Self {
-            cache: Cache::new(config),
-            latency: config.latency_cycles,
-            mshrs: Mshrs::new(config.mshrs),
-            outstanding: Outstanding::default(),
-            taken: 0,
-            policy: None,
-            watched: false,
-            prefetchers: Prefetchers::default(),
-            statistics: CacheStatistics::default(),
-        }
-    }
-
-    fn set_policy(&mut self, policy: Option<Box<dyn ReplacementPolicy>>) {
-        self.watched = policy.as_ref().is_some_and(|policy| policy.watches());
-        self.policy = policy;
-    }
-
-    /// A look-up that the policy wants to know of.
-    #[cold]
-    fn watch(&mut self, line: Line, table: bool) {
-        if let Some(policy) = &mut self.policy {
-            policy.looked_up(line, table);
-        }
-    }
-
-    #[inline]
-    fn count(&mut self, by: Requester, hit: bool) {
-        let s = &mut self.statistics;
-        let (accesses, misses) = match by {
-            Requester::Walker => (&mut s.table_accesses, &mut s.table_misses),
-            Requester::Prefetch => (&mut s.prefetch_accesses, &mut s.prefetch_misses),
-            Requester::Data | Requester::Fetch => (&mut s.data_accesses, &mut s.data_misses),
-        };
-        *accesses += 1;
-        *misses += u64::from(!hit);
-    }
-
-    /// Looks a line up. `Ok`: the cycle in which it is there. `Err`: it misses, and the request
-    /// goes on in that cycle, when an MSHR is free.
-    #[inline(always)]
-    fn look_up(
-        &mut self,
-        line: Line,
-        at: u64,
-        write: bool,
-        by: Requester,
-        frontier: u64,
-    ) -> Result<u64, u64> {
-        let lookup = self.cache.access(line, write);
-        self.count(by, lookup != Lookup::Miss);
-        match lookup {
-            Lookup::Hit => Ok(at + self.latency),
-            Lookup::Pending => {
-                let ready = self.arrival(line, at, frontier);
-                self.note_use(line, ready > at + self.latency);
-                Ok(ready)
-            }
-            Lookup::Miss => {
-                let start = self.mshrs.earliest(at);
-                self.statistics.mshr_wait_cycles += start - at;
-                Err(start)
-            }
-        }
-    }
-
-    /// When a line is there that was on its way when it was last looked at.
-    #[inline(never)]
-    fn arrival(&mut self, line: Line, at: u64, frontier: u64) -> u64 {
-        let hit = at + self.latency;
-        let Some(miss) = self.outstanding.last(line) else {
-            self.cache.arrived(line);
-            return hit;
-        };
-        if miss.end <= frontier {
-            self.cache.arrived(line);
-        }
-        // A younger instruction may ask at an earlier time than the older one that missed: then it
-        // is this request that brings the line, as much earlier, if there was an MSHR for it.
-        let mut earlier = miss.asked.saturating_sub(at);
-        if earlier > 0 {
-            earlier = earlier.min(miss.start.saturating_sub(self.mshrs.earliest(at)));
-        }
-        self.taken = miss.end - miss.start;
-        hit.max(miss.end - earlier)
-    }
-
-    /// Books the MSHR that brought `line`, which was asked for at `asked`, between `start` and `ready`; returns
-    /// when it is there. No request names a cycle before `frontier` any more, and none will find a line on its
-    /// way that was to be there at `arrived`.
-    #[inline(always)]
-    fn book(
-        &mut self,
-        line: Line,
-        (asked, start): (u64, u64),
-        ready: u64,
-        (frontier, arrived): (u64, u64),
-    ) -> u64 {
-        let delay = self.mshrs.book(start, ready, frontier);
-        self.statistics.mshr_wait_cycles += delay;
-        let (start, end) = (start + delay, ready + delay);
-        self.outstanding.add(Miss { line, asked, start, end }, arrived);
-        end
-    }
-
-    /// Of a last-level cache below L2 caches of `above` lines together, by owner; see [`Cache::presume_history`].
-    fn presume_history(&mut self, above: impl Fn(u64) -> u64, data_bytes: u64) {
-        let is_full = fills(data_bytes, self.cache.lines());
-        self.cache.presume_history(above, is_full, |_| false);
-    }
-}
-
-/// So much data has as many lines as a cache, or more.
-fn fills(data_bytes: u64, lines: u64) -> bool {
-    data_bytes >> LINE_SHIFT >= lines
-}
-
-/// A last-level cache and memory that several cores share; see [`Hierarchy::share`].
-#[derive(Clone, Debug)]
-pub struct SharedCaches {
-    llc: Level,
-    dram: Dram,
-}
-
-impl SharedCaches {
-    /// Those of a timed machine, with `policy` for the cache; `None` if it has none.
-    pub fn new(machine: &Machine, policy: Box<dyn ReplacementPolicy>, seed: u64) -> Option<Self> {
-        let mut llc = Level::new(machine.llc.as_ref()?);
-        llc.set_policy(Some(policy));
-        Some(Self { llc, dram: Dram::new(machine, machine.memory.as_ref()?, seed) })
-    }
-
-    /// The core begins its turn that `turn` says.
-    pub fn begin_turn(&mut self, turn: Turn) {
-        if let Some(policy) = &mut self.llc.policy {
-            policy.begin_turn(turn);
-        }
-    }
-
-    /// The programs' traces have gaps here; see [`Hierarchy::begin_history`].
-    pub fn begin_history(&mut self) {
-        self.llc.cache.begin_history();
-    }
-
-    /// Time passes again from here on; see [`Hierarchy::presume_history`]. `l2_lines` are those of a core,
-    /// and `data_bytes` what all programs have in memory.
-    pub fn presume_history(&mut self, l2_lines: u64, data_bytes: u64) {
-        self.llc.presume_history(|_| l2_lines, data_bytes);
-    }
-}
-
-/// What a core has of its own while another one has its turn: L1 and L2, and counts.
-#[derive(Clone, Debug)]
-pub struct Private {
-    l1i: Level,
-    l1d: Level,
-    l2: Level,
-    llc_statistics: CacheStatistics,
-    dram_statistics: DramStatistics,
-    frontier: u64,
-    l2_data: (u64, u64),
-}
-
 /// The hierarchy of one core, or of several of which one has its turn.
 #[derive(Clone, Debug)]
 pub struct Hierarchy {
@@ -370,7 +194,7 @@ impl Hierarchy {
             shares: false,
             owner: 0,
             others_frontier: u64::MAX,
-            random: Random::new(seed ^ 0x6361_6368_6573),
+            random: Random::new(seed ^ SEED_WORD),
             frontier: 0,
             l2_data: (0, 0),
             prefetches: false,
@@ -378,57 +202,6 @@ impl Hierarchy {
             others: Vec::new(),
             has_gap: false,
         })
-    }
-
-    /// What another core would have of its own that is like this one now.
-    pub fn private(&self) -> Private {
-        Private {
-            l1i: self.l1i.clone(),
-            l1d: self.l1d.clone(),
-            l2: self.l2.clone(),
-            llc_statistics: CacheStatistics::default(),
-            dram_statistics: DramStatistics::default(),
-            frontier: 0,
-            l2_data: (0, 0),
-        }
-    }
-
-    /// Another core runs the same program, with the last number. The first time, `policy` becomes that
-    /// of the last-level cache, unless that one's own says what it is in a shared cache.
-    pub fn add_core(&mut self, core: Private, policy: Box<dyn ReplacementPolicy>) {
-        if !self.is_coherent() {
-            let own = self.llc.policy.as_ref().and_then(|policy| policy.for_shared_cache());
-            self.llc.set_policy(Some(own.unwrap_or(policy)));
-        }
-        self.others.push(core);
-        self.shares = true;
-    }
-
-    /// Other cores run the same program.
-    #[inline]
-    fn is_coherent(&self) -> bool {
-        !self.others.is_empty()
-    }
-
-    /// The other core of that number has its turn next, and this one takes its number.
-    pub fn exchange(&mut self, number: usize) {
-        let other = &mut self.others[number];
-        std::mem::swap(&mut self.l1i, &mut other.l1i);
-        std::mem::swap(&mut self.l1d, &mut other.l1d);
-        std::mem::swap(&mut self.l2, &mut other.l2);
-        std::mem::swap(&mut self.llc.statistics, &mut other.llc_statistics);
-        std::mem::swap(&mut self.dram.statistics, &mut other.dram_statistics);
-        std::mem::swap(&mut self.frontier, &mut other.frontier);
-        std::mem::swap(&mut self.l2_data, &mut other.l2_data);
-    }
-
-    /// A turn begins, in which no other core names a cycle before `floor`, nor before its own frontier.
-    pub fn begin_turn(&mut self, turn: Turn, floor: u64) {
-        let others = self.others.iter().map(|other| other.frontier.max(floor)).min();
-        self.others_frontier = others.unwrap_or(u64::MAX);
-        if let Some(policy) = &mut self.llc.policy {
-            policy.begin_turn(turn);
-        }
     }
 
     /// No request will be made any more for a cycle before `frontier`.
@@ -454,23 +227,6 @@ impl Hierarchy {
         [self.l2.policy.as_deref(), self.llc.policy.as_deref()]
     }
 
-    /// This core shares its last-level cache and memory from now on, where its lines are program
-    /// `owner`'s.
-    pub fn own(&mut self, owner: u64) {
-        self.shares = true;
-        self.owner = owner << OWNER_SHIFT;
-    }
-
-    /// Exchanges the last-level cache and memory for `shared`'s, at the beginning and at the end of a
-    /// turn; counts stay here. During the turn no other core names a cycle before `others_frontier`.
-    pub fn share(&mut self, shared: &mut SharedCaches, others_frontier: u64) {
-        std::mem::swap(&mut self.llc, &mut shared.llc);
-        std::mem::swap(&mut self.llc.statistics, &mut shared.llc.statistics);
-        std::mem::swap(&mut self.dram, &mut shared.dram);
-        std::mem::swap(&mut self.dram.statistics, &mut shared.dram.statistics);
-        self.others_frontier = others_frontier;
-    }
-
     /// What all cores together have counted in L1D, L2 and the last-level cache; and lines read from and
     /// written to memory.
     pub fn totals(&self) -> ([CacheStatistics; 3], u64) {
@@ -488,19 +244,6 @@ impl Hierarchy {
     /// No request will be made any more for a cycle before this.
     pub fn frontier(&self) -> u64 {
         self.frontier
-    }
-
-    /// Lines of the last-level cache that were to be there by then are there. Threads of one program do
-    /// not wait for each other's: one that rests would have all others remember what was on its way.
-    #[inline]
-    fn arrived(&self) -> u64 {
-        if self.is_coherent() { self.frontier } else { self.frontier.min(self.others_frontier) }
-    }
-
-    /// What a last-level cache that may be shared, and memory, know `line` by.
-    #[inline]
-    fn owned(&self, line: Line) -> Line {
-        Line(line.0 | self.owner)
     }
 
     /// Reads the line of `address` from L2 on, for a translation that stands in it; with `bypass`, from
@@ -539,15 +282,15 @@ impl Hierarchy {
         if !bypass || there || self.others.iter().any(elsewhere) {
             return (self.access_l2(line, at, false, Requester::Walker), false);
         }
-        // What is spared is the time of the look-ups; the line fills both caches as any other, and who watches them
-        // sees that.
+        // What is spared is the time of the look-ups; the line fills both caches as any other, and
+        // who watches them sees that.
         if self.l2.watched {
             self.l2.watch(line, true);
         }
         if self.llc.watched {
             self.llc.watch(owned, true);
         }
-        let frontier = self.frontier.min(self.others_frontier);
+        let frontier = self.shared_frontier();
         let start = self.llc.mshrs.earliest(self.l2.mshrs.earliest(at));
         let read = self.dram.read(owned, start, frontier);
         let read = self.llc.book(owned, (at, start), read, (frontier, self.arrived()));
@@ -573,8 +316,9 @@ impl Hierarchy {
         self.llc.cache.prefetch_hint(self.owned(line));
     }
 
-    /// `address` is soon to be asked for, and the words that stand for its set in L2 are at hand: prefetches those of
-    /// the last-level cache's set that has the line which will have to go for it.
+    /// `address` is soon to be asked for, and the words that stand for its set in L2 are at hand:
+    /// prefetches those of the last-level cache's set that has the line which will have to go for
+    /// it.
     #[inline]
     pub fn prefetch_victim(&self, address: Hpa) {
         self.prefetch_victim_of(Line::of(address));
@@ -621,31 +365,6 @@ impl Hierarchy {
             self.invalidate_others(line);
         }
         response
-    }
-
-    /// True if this core has written the line: no other has it.
-    #[inline]
-    fn is_modified(&self, line: Line) -> bool {
-        self.l1d.cache.is_modified(line) || self.l2.cache.is_modified(line)
-    }
-
-    fn invalidate_others(&mut self, line: Line) {
-        for Private { l1i, l1d, l2, .. } in &mut self.others {
-            for level in [l1i, l1d, l2] {
-                if level.invalidate(line) {
-                    level.statistics.invalidations += 1;
-                }
-            }
-        }
-    }
-
-    /// Lets another core that has written the line write it back. True if there is one.
-    fn recall(&mut self, line: Line) -> bool {
-        self.others.iter_mut().any(|Private { l1d, l2, .. }| {
-            let [in_l1, in_l2] = [l1d, l2].map(|level| level.cache.clean(line));
-            l2.statistics.writebacks += u64::from(in_l1 || in_l2);
-            in_l1 || in_l2
-        })
     }
 
     /// The first-level cache that `by` asks; `None` if it asks L2.
@@ -756,7 +475,7 @@ impl Hierarchy {
 
     fn access_llc(&mut self, line: Line, at: u64, by: Requester) -> Response {
         let walker = by == Requester::Walker;
-        let frontier = self.frontier.min(self.others_frontier);
+        let frontier = self.shared_frontier();
         let is_recalled = self.is_coherent() && self.recall(line);
         let line = self.owned(line);
         if self.llc.watched {
@@ -811,189 +530,13 @@ impl Hierarchy {
             && gone.dirty
         {
             self.llc.statistics.writebacks += 1;
-            self.dram.write(gone.line, at, self.frontier.min(self.others_frontier));
+            self.dram.write(gone.line, at, self.shared_frontier());
         }
     }
 
     fn write_back_to_l2(&mut self, line: Line, table: bool, at: u64) {
         if !self.l2.cache.write_back(line) {
             self.fill_l2(line, table, true, false, at);
-        }
-    }
-
-    /// What [`Hierarchy::access`] does to the contents of caches and memory's rows, without its time and
-    /// its counts.
-    #[inline(always)]
-    pub fn warm(&mut self, address: Hpa, write: bool, by: Requester) {
-        if write && self.is_coherent() {
-            let line = Line::of(address);
-            let is_mine = self.is_modified(line);
-            self.warm_any(address, true, by);
-            if !is_mine {
-                self.invalidate_others(line);
-            }
-            return;
-        }
-        self.warm_any(address, write, by);
-    }
-
-    #[inline(always)]
-    fn warm_any(&mut self, address: Hpa, write: bool, by: Requester) {
-        let line = Line::of(address);
-        let is_newest = self.l1(by).is_some_and(|l1| l1.cache.access_newest(line, write));
-        if !is_newest {
-            self.warm_older(line, write, by);
-        }
-    }
-
-    /// The same of a line that is not the one that was used last of its set.
-    #[inline(never)]
-    fn warm_older(&mut self, line: Line, write: bool, by: Requester) {
-        let Some(l1) = self.l1(by) else {
-            self.warm_l2(line, write, by);
-            return;
-        };
-        match l1.cache.access(line, write) {
-            Lookup::Hit => {}
-            Lookup::Pending => l1.note_use(line, false),
-            Lookup::Miss => {
-                self.warm_l2(line, false, by);
-                self.warm_fill_l1(by, line, write);
-            }
-        }
-    }
-
-    #[inline]
-    fn warm_fill_l1(&mut self, by: Requester, line: Line, dirty: bool) {
-        let l1 = if by == Requester::Fetch { &mut self.l1i } else { &mut self.l1d };
-        let table = by == Requester::Walker;
-        let gone = l1.cache.fill(line, table, dirty, false, None, &mut self.random);
-        let Some(gone) = gone else { return };
-        l1.note_gone(gone.mark);
-        if gone.dirty && !self.l2.cache.write_back(gone.line) {
-            self.warm_fill_l2(gone.line, gone.table, true);
-        }
-    }
-
-    /// What [`Hierarchy::write_translations`] does to contents.
-    pub fn warm_translations(&mut self, address: Hpa) {
-        let line = Line::of(address);
-        self.warm_l2(line, true, Requester::Walker);
-        self.invalidate_others(line);
-    }
-
-    /// The same from L2 on; says who had the line.
-    pub fn warm_l2(&mut self, line: Line, write: bool, by: Requester) -> Served {
-        let walker = by == Requester::Walker;
-        if self.l2.watched {
-            self.l2.watch(line, walker);
-        }
-        let lookup = self.l2.cache.access(line, write);
-        self.count_l2_data(by, lookup != Lookup::Miss);
-        if lookup != Lookup::Miss {
-            if lookup == Lookup::Pending {
-                self.l2.note_use(line, false);
-            }
-            return Served::L2;
-        }
-        self.prefetch_victim_of(line);
-        let served = self.warm_llc(line, by);
-        self.warm_fill_l2(line, walker, write);
-        served
-    }
-
-    /// The same from the last-level cache on, of a line that L2 does not have.
-    #[inline]
-    fn warm_llc(&mut self, line: Line, by: Requester) -> Served {
-        let walker = by == Requester::Walker;
-        let is_recalled = self.is_coherent() && self.recall(line);
-        let owned = self.owned(line);
-        if self.llc.watched {
-            self.llc.watch(owned, walker);
-        }
-        if self.llc.cache.access(owned, is_recalled) == Lookup::Miss {
-            if !is_recalled {
-                self.dram.warm(owned);
-            }
-            self.warm_fill_llc(owned, walker, is_recalled);
-            if is_recalled { Served::Llc } else { Served::Dram }
-        } else {
-            Served::Llc
-        }
-    }
-
-    fn warm_fill_l2(&mut self, line: Line, table: bool, dirty: bool) {
-        let Level { cache, policy, .. } = &mut self.l2;
-        let gone = cache.fill(line, table, dirty, false, policy.as_deref_mut(), &mut self.random);
-        let Some(gone) = gone else { return };
-        self.l2.note_gone(gone.mark);
-        if gone.dirty {
-            let line = self.owned(gone.line);
-            if !self.llc.cache.write_back(line) {
-                self.warm_fill_llc(line, gone.table, true);
-            }
-        }
-    }
-
-    fn warm_fill_llc(&mut self, line: Line, table: bool, dirty: bool) {
-        let Level { cache, policy, .. } = &mut self.llc;
-        let gone = cache.fill(line, table, dirty, false, policy.as_deref_mut(), &mut self.random);
-        if let Some(gone) = gone
-            && gone.dirty
-        {
-            self.dram.warm(gone.line);
-        }
-    }
-
-    /// The trace has a gap here, after which L2 and LLC hold what was used before it; see [`Cache::begin_history`].
-    /// Of an LLC that programs share, [`SharedCaches::begin_history`] says so.
-    pub fn begin_history(&mut self) {
-        self.has_gap = true;
-        for l2 in self.every_l2() {
-            l2.begin_history();
-            l2.clean_old();
-        }
-        if !self.is_of_a_mix() {
-            self.llc.cache.begin_history();
-        }
-    }
-
-    /// Programs of other cores share the last-level cache; each has one core.
-    pub fn is_of_a_mix(&self) -> bool {
-        self.shares && !self.is_coherent()
-    }
-
-    /// The L2 caches of all cores that run the program.
-    fn every_l2(&mut self) -> impl Iterator<Item = &mut Cache> {
-        let others = self.others.iter_mut().map(|other| &mut other.l2);
-        others.chain([&mut self.l2]).map(|level| &mut level.cache)
-    }
-
-    /// Lines that several cores' L2 caches have: none has been written since it has been in more than one.
-    fn shared_lines(&mut self) -> FxHashSet<Line> {
-        let mut seen = FxHashSet::default();
-        if !self.is_coherent() {
-            return seen;
-        }
-        let all = self.every_l2().flat_map(|cache| cache.known_lines());
-        all.filter(|&line| !seen.insert(line)).collect()
-    }
-
-    /// Time passes from here on, in which lines that go are written back: see [`Cache::presume_history`].
-    /// `data_bytes` is how much the program has in memory. Nothing is done where no gap came before: all is known.
-    pub fn presume_history(&mut self, data_bytes: u64) {
-        if !std::mem::take(&mut self.has_gap) {
-            return;
-        }
-        let (l1d, l2) = (self.l1d.cache.lines(), self.l2_lines());
-        let cores = self.others.len() as u64 + 1;
-        let is_full = fills(data_bytes, l2 * cores);
-        let shared = self.shared_lines();
-        for cache in self.every_l2() {
-            cache.presume_history(|_| l1d, is_full, |line| shared.contains(&line));
-        }
-        if !self.is_of_a_mix() {
-            self.llc.presume_history(|_| l2 * cores, data_bytes);
         }
     }
 
@@ -1072,6 +615,8 @@ mod tests {
     use super::*;
     use crate::config::machine::{Isolation, Multicore};
     use crate::mechanisms::page_table_priority;
+    use crate::memory::mshrs::Mshrs;
+    use crate::memory::replacement::Turn;
     use crate::tests::testing::shipped_machine;
 
     fn hierarchy() -> Hierarchy {
@@ -1146,14 +691,16 @@ mod tests {
             }
             level(&mut h).mshrs = Mshrs::new(2);
             let mut ask = |line: u64, at| ask(&mut h, Line(line << 10), at).ready;
-            // Any level's miss takes 142 cycles: the last one's latency, and memory's. The bus has a line a cycle.
+            // Any level's miss takes 142 cycles: the last one's latency, and memory's. The bus has
+            // a line a cycle.
             assert_eq!([ask(1, 0), ask(2, 0)], [142, 143]);
-            // The third line goes on its way when the first is there, however often it is asked for meanwhile.
+            // The third line goes on its way when the first is there, however often it is asked for
+            // meanwhile.
             assert_eq!([ask(3, 1), ask(3, 2), ask(3, 100)], [284; 3]);
             // Where one is free, who asks ten cycles earlier has the line so much earlier …
             assert_eq!([ask(4, 1000), ask(4, 990)], [1142, 1132]);
-            // … but not if none was: it begins at 2142 for both, and for one that asked before the first two by so
-            // much earlier as it asked.
+            // … but not if none was: it begins at 2142 for both, and for one that asked before the
+            // first two by so much earlier as it asked.
             assert_eq!([ask(5, 2000), ask(6, 2000)], [2142, 2143]);
             assert_eq!([ask(7, 2100), ask(7, 2050), ask(7, 1990)], [2284, 2284, 2284 - 110]);
         }
@@ -1166,8 +713,9 @@ mod tests {
         let mut h = Hierarchy::new(&machine, 1).unwrap();
         let mut ask =
             |mib: u64, at| h.access(Hpa::new(mib << 20), at, false, Requester::Data).ready;
-        // At 2 GHz: the last level's 42 cycles, 40 of the controller, 29 each for the row and for the column, and 7 of
-        // the bus, which the second line waits for. The third one, asked for at 1, begins at 147.
+        // At 2 GHz: the last level's 42 cycles, 40 of the controller, 29 each for the row and for
+        // the column, and 7 of the bus, which the second line waits for. The third one, asked for
+        // at 1, begins at 147.
         assert_eq!([ask(1, 0), ask(2, 0)], [147, 147 + 7]);
         assert_eq!([ask(3, 1), ask(3, 2)], [147 + 147; 2]);
     }

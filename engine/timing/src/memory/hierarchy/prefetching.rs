@@ -7,7 +7,8 @@
 
 use flatwalk_paging::Hpa;
 
-use super::{Hierarchy, Level, Requester};
+use super::level::Level;
+use super::{Hierarchy, Requester};
 use crate::ConfigError;
 use crate::config::machine::{Cache, Machine};
 use crate::memory::line::Line;

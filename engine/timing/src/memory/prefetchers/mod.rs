@@ -1,4 +1,5 @@
-//! Data prefetchers of a cache: one file and one line of [`REGISTRY`] each.
+//! Data prefetchers of a cache. Each is one file, and has two lines here: its module, and its line of
+//! [`REGISTRY`].
 //!
 //! A prefetcher's file has its parameters, its state, and which lines it wants for which requests. A machine
 //! gives L1D or L2 some of them by `[[l1d.prefetcher]]` and `[[l2.prefetcher]]`. What becomes of a line that

@@ -6,11 +6,11 @@
 //! prefetchers (Software Optimization Guide for the Zen 4 Microarchitecture, 57647) fetch further lines
 //! in ascending or descending order.
 //!
-//! A request belongs to the stream that has last seen its 4 KiB page, or that leads there: within `distance`
-//! lines of its last request, in its direction. One that belongs to none begins a stream, in the place of
-//! the one that was used least recently. A stream has a direction once `confidence` requests in a row have gone
-//! that way; then up to `degree` lines are wanted for each request, from where the stream has got to on, up to
-//! `distance` lines ahead of the request.
+//! A request belongs to the stream that has last seen its 4 KiB page, or that leads there: within
+//! `distance` lines of its last request, in its direction. One that belongs to none begins a
+//! stream, in the place of the one that was used least recently. A stream has a direction once
+//! `confidence` requests in a row have gone that way; then up to `degree` lines are wanted for each
+//! request, from where the stream has got to on, up to `distance` lines ahead of the request.
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};

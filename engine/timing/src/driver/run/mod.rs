@@ -6,6 +6,7 @@
 mod turns;
 mod untimed;
 pub(crate) mod whole;
+mod windows;
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -18,19 +19,18 @@ use crate::ConfigError;
 pub use crate::config::run::{Mode, RunConfiguration};
 use crate::config::scheme::TranslationMode;
 use crate::core::decode::DecodedBlock;
-use crate::core::kernel::KernelTime;
 use crate::core::stack::{CycleStack, Part};
 use crate::core::{Core, Environment};
-use crate::counts::{Add, Aside, Visitor, forget};
+use crate::counts::{Aside, Visitor, forget};
 use crate::driver::cores::{CLOCK, Cores, Fresh, Own, Switches, no_page};
 use crate::driver::look_ahead::{self, LookAhead};
 use crate::driver::parts::{self, Timed};
-use crate::driver::piece::{Mispredicted, Phase, Piece};
+use crate::driver::piece::{Mispredicted, Phase, Piece, is_call};
 use crate::driver::predictions::Predictors;
 use crate::driver::run::whole::OsCounts;
+use crate::driver::run::windows::Tally;
 use crate::driver::sampling::clock_before;
 use crate::mechanisms::{self, Setup};
-use crate::memory::hierarchy::CacheStatistics;
 use crate::mmu::Mmu;
 use crate::mmu::blame::Blame;
 use crate::mmu::mechanism::{Mechanism, Observation, ResultView};
@@ -38,67 +38,6 @@ use crate::mmu::statistics::WalkCount;
 use crate::system::System;
 use crate::system::costs::Costs;
 use crate::system::relocate::Relocation;
-
-/// What was counted, in a window or when it began.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Tally {
-    /// Instructions that the program had executed before the window.
-    pub at: u64,
-    /// Instructions.
-    pub instructions: u64,
-    /// Cycles; 0 in functional mode.
-    pub cycles: u64,
-    /// Page walks.
-    pub walks: u64,
-    /// Entries that they read.
-    pub walk_accesses: u64,
-    /// Their latencies, summed.
-    pub walk_latency_cycles: u64,
-    /// Of these, waiting for a walker.
-    pub walk_queue_cycles: u64,
-    /// Page faults that the host answered.
-    pub host_faults: u64,
-    /// What the operating system counted.
-    pub os: flatwalk_os::Statistics,
-    /// What the cycles went to.
-    pub stack: CycleStack,
-    /// Of these, what kernels did, on all cores.
-    pub kernel: CycleStack,
-    /// What they had done by the end, measured or not.
-    pub kernel_to: KernelTime,
-    /// Of the cycles, those that are known of all of the run: what kernels do.
-    pub kernel_cycles: Option<u64>,
-    /// Cores whose cycles these are.
-    pub cores: u64,
-    /// What went through L1D, L2 and the last-level cache.
-    pub caches: [CacheStatistics; 3],
-    /// Lines read from and written to memory.
-    pub dram_lines: u64,
-}
-
-impl Tally {
-    /// What came between `start` and now.
-    fn since(self, start: Self) -> Self {
-        Self {
-            at: start.at,
-            instructions: self.instructions - start.instructions,
-            cycles: self.cycles - start.cycles,
-            walks: self.walks - start.walks,
-            walk_accesses: self.walk_accesses - start.walk_accesses,
-            walk_latency_cycles: self.walk_latency_cycles - start.walk_latency_cycles,
-            walk_queue_cycles: self.walk_queue_cycles - start.walk_queue_cycles,
-            host_faults: self.host_faults - start.host_faults,
-            os: self.os - start.os,
-            stack: self.stack.since(start.stack),
-            kernel: self.kernel.since(start.kernel),
-            kernel_to: self.kernel_to,
-            kernel_cycles: None,
-            cores: self.cores,
-            caches: std::array::from_fn(|n| self.caches[n].since(start.caches[n])),
-            dram_lines: self.dram_lines - start.dram_lines,
-        }
-    }
-}
 
 /// A run in progress. What it has of a core is that of the one that has its turn.
 pub struct Run {
@@ -292,29 +231,6 @@ impl Run {
         }
     }
 
-    /// The windows measured so far, the one under way included.
-    pub(crate) fn windows(&self) -> impl Iterator<Item = Tally> {
-        let under_way = self.window.map(|start| self.tally().since(start));
-        let under_way = under_way.filter(|window| window.instructions > 0);
-        self.windows.iter().copied().chain(under_way)
-    }
-
-    /// True if something was measured; if not, all that was run is counted.
-    pub(crate) fn has_measured(&self) -> bool {
-        self.windows().next().is_some()
-    }
-
-    /// The sum of what `of` gives of each window, or of all that was run if nothing was measured.
-    fn measured_sum<T: Default + std::ops::AddAssign>(&self, of: impl Fn(Tally) -> T) -> T {
-        if !self.has_measured() {
-            return of(self.tally());
-        }
-        self.windows().fold(T::default(), |mut sum, window| {
-            sum += of(window);
-            sum
-        })
-    }
-
     /// Cycles measured.
     pub(crate) fn cycles(&self) -> Option<u64> {
         self.timed.as_ref().map(|_| self.measured_sum(|window| window.cycles))
@@ -327,14 +243,6 @@ impl Run {
         let timed = self.timed.as_ref().zip(self.cycles());
         let stack = timed.map(|((core, _), cycles)| core.statistics.stack.average(cycles, cores));
         stack.into_iter().flatten()
-    }
-
-    /// The same of one window; the cores that came after it were idle.
-    pub(crate) fn stack_of(&self, window: &Tally) -> impl Iterator<Item = (Part, u64)> {
-        let cores = self.by_core.len().max(1) as u64;
-        let mut stack = window.stack;
-        stack.count(Part::Idle, window.cycles * (cores - window.cores));
-        stack.average(window.cycles, cores)
     }
 
     /// What each core did in the measured part, in the order of their numbers; without a clock, each that ran
@@ -362,39 +270,6 @@ impl Run {
         parked.chain(self.timed.as_ref().map(|(core, _)| &**core))
     }
 
-    /// What is counted now.
-    fn tally(&self) -> Tally {
-        let parked = self.cores.parked.iter().map(|core| &core.mmu);
-        let all = || [&self.mmu].into_iter().chain(parked.clone()).map(|mmu| &mmu.statistics);
-        let mut total = WalkCount::default();
-        all().for_each(|walks| total.add(&walks.total()));
-        let (caches, dram_lines) =
-            self.timed.as_ref().map(|(_, caches)| caches.totals()).unwrap_or_default();
-        let (mut stack, mut kernel) = (CycleStack::default(), CycleStack::default());
-        for core in self.timed_cores() {
-            stack.add(&core.statistics.stack);
-            kernel.add(&core.statistics.kernel);
-        }
-        Tally {
-            at: 0,
-            instructions: self.instructions(),
-            cycles: self.mean_clock(),
-            walks: total.walks,
-            walk_accesses: total.accesses,
-            walk_latency_cycles: total.latency_cycles,
-            walk_queue_cycles: all().map(|walks| walks.queue_cycles).sum(),
-            host_faults: self.system.host_statistics().map_or(0, |s| s.faults),
-            os: self.system.statistics(),
-            stack,
-            kernel,
-            kernel_to: KernelTime::sum(self.timed_cores().map(|core| core.kernel)),
-            kernel_cycles: None,
-            cores: self.cores.parked.len() as u64 + 1,
-            caches,
-            dram_lines,
-        }
-    }
-
     /// What mechanisms may look at when they write their results.
     pub(crate) fn view(&self) -> ResultView<'_> {
         ResultView {
@@ -420,8 +295,8 @@ impl Run {
         self.cores.parked.iter().map(|core| &core.mmu).chain([&self.mmu])
     }
 
-    /// A warm-up that is long enough for the cores' clocks to drift apart, if it was too short for more than a
-    /// quarter of the windows.
+    /// A warm-up that is long enough for the cores' clocks to drift apart, if it was too short for
+    /// more than a quarter of the windows.
     pub(crate) fn longer_warmup(&self) -> Option<u64> {
         let cores = self.cores.parked.len() as u64 + 1;
         (self.early_windows * 4 > self.windows.len() as u64).then_some(clock_before(cores))
@@ -471,17 +346,7 @@ impl Run {
             Piece::Define(block) => {
                 let block = match &self.relocation {
                     None => Arc::clone(block),
-                    Some(relocation) => {
-                        let mut block = DecodedBlock::clone(block);
-                        for op in &mut block.ops {
-                            op.pc = relocation.address(op.pc);
-                        }
-                        for line in &mut block.lines {
-                            *line = relocation.address(*line);
-                        }
-                        block.fall_through = block.fall_through.map(|a| relocation.address(a));
-                        Arc::new(block)
-                    }
+                    Some(relocation) => Arc::new(relocated(block, relocation)),
                 };
                 self.blocks.push(block);
                 Ok(())
@@ -629,7 +494,8 @@ impl Run {
         Ok(())
     }
 
-    /// Pages were touched in a part that is passed over: they are in memory, and what kernels did for that is counted.
+    /// Pages were touched in a part that is passed over: they are in memory, and what kernels did
+    /// for that is counted.
     fn touch(&mut self, address: Gva, length: u64, store: bool) -> Result<(), OsError> {
         let kind = if store { AccessKind::Store } else { AccessKind::Load };
         let costs = costs(&self.configuration, self.merge_cycles, self.cores.are_several());
@@ -822,23 +688,6 @@ impl Run {
         }
     }
 
-    /// The window under way ends, if there is one.
-    fn end_window(&mut self) {
-        let Some(mut start) = self.window.take() else { return };
-        let now = self.tally();
-        if now.instructions == start.instructions {
-            // What passed without an instruction is counted, so it belongs to the window that ended here.
-            let ended_here = self.measured_to == Some(start.instructions);
-            let Some(before) = self.windows.pop_if(|_| ended_here) else { return };
-            start = start.since(before);
-        }
-        let window = now.since(start);
-        self.on_each_core(|run| run.own.passed += run.own_clock() - run.own.began);
-        self.pace = (window.instructions, window.cycles);
-        self.measured_to = Some(now.instructions);
-        self.windows.push(window);
-    }
-
     /// The trace has ended: all is run, and counts are there to be read, of all cores together.
     ///
     /// # Errors
@@ -957,19 +806,17 @@ impl Run {
     }
 }
 
-/// True if an event is work of a kernel's. Populating and gaps stand for a part of the program that is not
-/// in the trace, and a recorded machine's entries for what its kernel did: no time. Names change nothing.
-pub(super) fn is_call(event: &Event) -> bool {
-    !matches!(
-        event,
-        Event::Populate { .. }
-            | Event::Gap { .. }
-            | Event::Root { .. }
-            | Event::Entry { .. }
-            | Event::Name { .. }
-            | Event::Wake { .. }
-            | Event::Woken { .. }
-    )
+/// A copy of `block` whose code lies where `relocation` moves it.
+fn relocated(block: &DecodedBlock, relocation: &Relocation) -> DecodedBlock {
+    let mut block = block.clone();
+    for op in &mut block.ops {
+        op.pc = relocation.address(op.pc);
+    }
+    for line in &mut block.lines {
+        *line = relocation.address(*line);
+    }
+    block.fall_through = block.fall_through.map(|a| relocation.address(a));
+    block
 }
 
 /// Instructions at which a mechanism wants to look at the run next.
