@@ -11,7 +11,7 @@ ROOT = Path(__file__).parents[1]
 DOCS = ROOT / "docs"
 INDEX = DOCS / "README.md"
 ENTRY_PAGES = [ROOT / name for name in ("README.md", "CONTRIBUTING.md", "ARCHITECTURE.md")]
-PAGES = [ROOT / "qemu" / "README.md", ROOT / "linux" / "model" / "README.md"]
+PAGES = [ROOT / room / "README.md" for room in ("qemu", "linux", "linux/model")]
 DOCUMENTS = [*ENTRY_PAGES, *PAGES, *sorted(DOCS.rglob("*.md"))]
 
 
