@@ -208,6 +208,11 @@ def check(kind: str, value: dict[str, Any]) -> list[Problem]:
     return _broken(value) + cast("list[Problem]", json.loads(_call("check", kind, text)))
 
 
+def check_mix(run: dict[str, Any], programs: int) -> Problem | None:
+    """The problem of a configuration that so many programs are to run together under, if there is one."""
+    return cast("Problem | None", json.loads(_call("check_mix", json.dumps(run), programs)))
+
+
 def _broken(value: dict[str, Any]) -> list[Problem]:
     """A name or a title that would break the lines that it is printed in."""
     return [

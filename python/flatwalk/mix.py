@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import re
-from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from flatwalk import engine, intervals, output, settings, units
-from flatwalk.errors import FlatwalkError, UsageError
+from flatwalk.errors import UsageError
 from flatwalk.judged import bias_of, bias_words, least_sure, longer_warmup, mix_words
 from flatwalk.mixing import Mix, halved
 from flatwalk.presenting import json_written, note_warnings
@@ -18,7 +16,7 @@ from flatwalk.weighing import Weights, by_pages, weigh, words
 from flatwalk.workload import parse_workload, resized
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Mapping
 
     from flatwalk.configurations import Options
     from flatwalk.intervals import Estimate
@@ -107,28 +105,9 @@ def run(options: Options, name: str, lengths: Lengths, runs: list[dict[str, Any]
     mix = programs(name)
     _check(options, mix, runs)
     options.check_writable([Path(program) for program in mix["programs"] if is_trace(program)])
-    with _refusals(runs):
-        answer = _answer(options, mix, lengths, runs)
+    answer = _answer(options, mix, lengths, runs)
     with json_written(options.json, answer):
         _present(options, answer)
-
-
-@contextmanager
-def _refusals(runs: list[dict[str, Any]]) -> Iterator[None]:
-    """Lets what the engine refuses only when programs share a cache name where its key was given."""
-    try:
-        yield
-    except FlatwalkError as error:
-        found = re.fullmatch(r"(scheme .+ on machine `(.+)`): `([\w.]+)`: (.+)", error.what)
-        if found is None:
-            raise
-        key, problem = found[3], found[4]
-        is_set = any(key in run["settings"] for run in runs)
-        raise UsageError(
-            f"{found[1]}: {key} {problem}",
-            where=f"--set {key}" if is_set else f"{key} of {found[2]}",
-            remedy=f"{settings.REFERENCE} explains the key",
-        ) from error
 
 
 def _answer(
@@ -306,6 +285,14 @@ def _check(options: Options, mix: dict[str, Any], runs: list[dict[str, Any]]) ->
             where="--mix and --machine",
             remedy="name fewer, or a machine with enough in [multicore]; skylake-server-4core has four",
         )
+    for run in runs:
+        if problem := engine.check_mix(run, len(mix["programs"])):
+            key = problem["key"]
+            raise UsageError(
+                f"scheme {run['scheme']['name']}: {settings.words(problem)}",
+                where=f"--set {key}" if key in run["settings"] else f"{key} of {run['machine']['name']}",
+                remedy=f"{settings.REFERENCE} explains the key",
+            )
 
 
 def _present(options: Options, answer: dict[str, Any]) -> None:
