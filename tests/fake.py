@@ -8,7 +8,7 @@ import random
 from typing import TYPE_CHECKING, Any
 
 from flatwalk import _engine, settings
-from flatwalk.results import Response, Run, Sampling, add_speedups
+from flatwalk.answer.results import Response, Run, Sampling, add_speedups
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

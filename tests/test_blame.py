@@ -9,9 +9,10 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from flatwalk import blame, presenting
+from flatwalk.answer import blame
+from flatwalk.answer.results import add_speedups
+from flatwalk.comparison import presenting
 from flatwalk.report import render
-from flatwalk.results import add_speedups
 from tests import fake
 from tests.test_record import GUESTS
 

@@ -4,16 +4,16 @@ from typing import TYPE_CHECKING, Any, cast
 
 import pytest
 
-from flatwalk import across, causes, judged, twins
-from flatwalk.differences import Difference, speed_words, spread
-from flatwalk.explain import explain
-from flatwalk.intervals import Estimate
-from flatwalk.results import add_speedups
+from flatwalk.answer import across, causes, judged, twins
+from flatwalk.answer.differences import Difference, speed_words, spread
+from flatwalk.answer.explain import explain
+from flatwalk.answer.intervals import Estimate
+from flatwalk.answer.results import add_speedups
 from tests import fake
 
 if TYPE_CHECKING:
-    from flatwalk.explain import Answer
-    from flatwalk.results import Response, Run
+    from flatwalk.answer.explain import Answer
+    from flatwalk.answer.results import Response, Run
 
 
 def _explain(*runs: Run, **more: Any) -> Answer:

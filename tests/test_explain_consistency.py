@@ -9,14 +9,14 @@ from typing import TYPE_CHECKING, cast
 
 import pytest
 
-from flatwalk.differences import NOISE, Standing, difference
-from flatwalk.explain import explain
-from flatwalk.results import add_speedups, grouped, is_bound, pages_label
+from flatwalk.answer.differences import NOISE, Standing, difference
+from flatwalk.answer.explain import explain
+from flatwalk.answer.results import add_speedups, grouped, is_bound, pages_label
 from tests import fake
 
 if TYPE_CHECKING:
-    from flatwalk.explain import Answer, Line
-    from flatwalk.results import Response, Run
+    from flatwalk.answer.explain import Answer, Line
+    from flatwalk.answer.results import Response, Run
 
 SCHEMES = ["radix4", "radix3", "radix5", "fpt", "fpt-nonf", "radix4+ptp", "fpt+ptp", "ideal"]
 PARTS = ["base", "data_dram", "walk_dram", "walk_queue", "page_faults", "system_calls"]

@@ -10,16 +10,16 @@ import pyarrow as pa
 import pytest
 
 from flatwalk import drawing, figures
+from flatwalk.answer.results import answer
 from flatwalk.errors import UsageError
 from flatwalk.report import charts, render, timeline, tree
-from flatwalk.results import answer
 from tests import fake
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-    from flatwalk.results import Response
+    from flatwalk.answer.results import Response
     from tests.conftest import Result
 
     Call = Callable[..., Result]

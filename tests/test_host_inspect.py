@@ -16,7 +16,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from flatwalk import presenting, settings
+from flatwalk import settings
+from flatwalk.comparison import presenting
 from flatwalk.errors import FlatwalkError, UsageError
 from flatwalk.host import advice, designs, machine, process, results, show
 from flatwalk.host.process import LARGE, Area, Level, Pages, Process

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from flatwalk.intervals import estimate, needed
+from flatwalk.answer.intervals import estimate, needed
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

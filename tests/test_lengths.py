@@ -6,9 +6,10 @@ from typing import Any
 
 import pytest
 
-from flatwalk import engine, lengths
+from flatwalk import engine
+from flatwalk.comparison import lengths
+from flatwalk.comparison.lengths import Lengths
 from flatwalk.errors import UsageError
-from flatwalk.lengths import Lengths
 
 TRACE = {"trace": "program.fwt"}
 WORKLOAD = {"workload": {"name": "gups", "size_bytes": 1 << 30}}

@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from flatwalk import across, settings, variations
-from flatwalk.errors import UsageError
-from flatwalk.explain import explain
-from flatwalk.results import (
+from flatwalk import settings, variations
+from flatwalk.answer import across
+from flatwalk.answer.explain import explain
+from flatwalk.answer.results import (
     add_speedups,
     grouped,
     machine_label,
@@ -19,13 +19,14 @@ from flatwalk.results import (
     speedup_ratio,
     time_ratio,
 )
+from flatwalk.errors import UsageError
 from tests import fake
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-    from flatwalk.results import Response, Run
+    from flatwalk.answer.results import Response, Run
     from tests.conftest import Result
 
     Flatwalk = Callable[..., Result]

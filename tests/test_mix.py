@@ -7,7 +7,9 @@ from typing import TYPE_CHECKING, Any, cast
 
 import pytest
 
-from flatwalk import engine, judged, mix, mixing, settings, weighing
+from flatwalk import engine, settings
+from flatwalk.answer import judged
+from flatwalk.comparison import mix, mixing, weighing
 from flatwalk.errors import UsageError
 from flatwalk.report.mix import render
 from tests import fake
@@ -16,7 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
     from pathlib import Path
 
-    from flatwalk.results import Run, Sampling
+    from flatwalk.answer.results import Run, Sampling
     from tests.conftest import Result
 
     Flatwalk = Callable[..., Result]

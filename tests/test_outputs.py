@@ -16,10 +16,12 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from flatwalk import across, blame, output, presenting
+from flatwalk import output
+from flatwalk.answer import across, blame
+from flatwalk.answer.results import add_speedups
+from flatwalk.comparison import presenting
 from flatwalk.errors import FlatwalkError, UsageError
 from flatwalk.printable import json_escaped, one_line, printable
-from flatwalk.results import add_speedups
 from tests import fake
 from tests.checkout import shipped
 from tests.terminal import on_terminal
@@ -27,7 +29,7 @@ from tests.terminal import on_terminal
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from flatwalk.blame import Blame
+    from flatwalk.answer.blame import Blame
     from tests.conftest import Result
 
     Call = Callable[..., Result]

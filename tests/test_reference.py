@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from flatwalk import engine, settings
+from flatwalk.answer.results import Response, Run
 from flatwalk.reference import columns, commands, glossary, man, page, parser, types
-from flatwalk.results import Response, Run
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -9,7 +9,9 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 import flatwalk as fw
-from flatwalk import engine, judged, lengths, mix
+from flatwalk import engine
+from flatwalk.answer import judged
+from flatwalk.comparison import lengths, mix
 from flatwalk.errors import FlatwalkError, UsageError
 from flatwalk.recorder import Sample
 from flatwalk.recorder.reports import Reports

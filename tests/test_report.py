@@ -11,8 +11,8 @@ from typing import cast
 import pytest
 
 from flatwalk import glossary, settings, toml
+from flatwalk.answer.results import Response, Run, add_speedups
 from flatwalk.report import charts, render, timeline, tree
-from flatwalk.results import Response, Run, add_speedups
 from tests import fake
 
 

@@ -11,7 +11,9 @@ from typing import TYPE_CHECKING, Any, cast
 
 import pytest
 
-from flatwalk import cache, engine, intervals, lengths, mixing, output, results, settings
+from flatwalk import cache, engine, output, settings
+from flatwalk.answer import intervals, results
+from flatwalk.comparison import lengths, mixing
 from flatwalk.errors import FlatwalkError, UsageError
 from flatwalk.reproduce import (
     agreement,
@@ -34,7 +36,7 @@ from tests import fake
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-    from flatwalk.results import Run
+    from flatwalk.answer.results import Run
     from tests.conftest import Result
 
     Call = Callable[..., Result]

@@ -10,16 +10,16 @@ from typing import TYPE_CHECKING, Any, cast
 import pytest
 
 from flatwalk import units
+from flatwalk.answer.judged import bias, bias_words, judged_words, missing
+from flatwalk.answer.results import add_speedups, answer, read_answer, speedup_ratio
 from flatwalk.errors import FlatwalkError
-from flatwalk.judged import bias, bias_words, judged_words, missing
-from flatwalk.results import add_speedups, answer, read_answer, speedup_ratio
 from tests import fake
 from tests.terminal import on_terminal
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from flatwalk.results import Response, Sampling
+    from flatwalk.answer.results import Response, Sampling
 
 
 def test_speedup_is_against_the_first_scheme_at_the_same_setting() -> None:

@@ -17,7 +17,7 @@ ROOT = Path(__file__).parents[1]
 MECHANISMS = ROOT / "engine/timing/src/mechanisms"
 ORGANISATIONS = ROOT / "engine/paging/src/organisations"
 #: Written by `python -m flatwalk.reference`.
-GENERATED = ROOT / "python/flatwalk/result_types.py"
+GENERATED = ROOT / "python/flatwalk/answer/types.py"
 #: Works out the reach of x86-64's page-walk caches, which only x86-64's own tree and flattened ones have.
 REACH = ROOT / "python/flatwalk/host/designs.py"
 RUST_TESTS = re.compile(r"#\[cfg\(test\)\]\s*(?:pub(?:\(\w+\))? )?mod tests \{.*\Z", re.DOTALL)

@@ -7,8 +7,9 @@ from typing import Any, cast
 
 import pytest
 
-from flatwalk import engine, sampling
-from flatwalk.lengths import Lengths
+from flatwalk import engine
+from flatwalk.comparison import sampling
+from flatwalk.comparison.lengths import Lengths
 from tests import fake
 
 

@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from flatwalk.answer.explain import explain
+from flatwalk.answer.judged import judged_words
+from flatwalk.answer.results import add_speedups
+from flatwalk.comparison.simpoints import SimPoints, read_files, weigh
 from flatwalk.errors import UsageError
-from flatwalk.explain import explain
-from flatwalk.judged import judged_words
-from flatwalk.results import add_speedups
-from flatwalk.simpoints import SimPoints, read_files, weigh
 from tests import fake
 
 if TYPE_CHECKING:

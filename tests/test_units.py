@@ -5,8 +5,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from flatwalk import units
+from flatwalk.answer.judged import longer_warmup
 from flatwalk.errors import UsageError
-from flatwalk.judged import longer_warmup
 
 
 @pytest.mark.parametrize(

@@ -17,21 +17,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self, SupportsIndex, TypedDict, Unpack, cast
 
-from flatwalk import (
-    comparing,
-    configurations,
-    engine,
-    explain,
-    machine_files,
-    output,
-    presenting,
-    prototypes,
-    results,
-    settings,
-    units,
-    variations,
-    walking,
-)
+from flatwalk import engine, machine_files, output, prototypes, settings, units, variations, walking
+from flatwalk.answer import explain, results
+from flatwalk.comparison import comparing, configurations, presenting
 from flatwalk.defaults import SEED, WALK_INSTRUCTIONS
 from flatwalk.errors import FlatwalkError, UsageError
 from flatwalk.mechanism import Mechanism, Miss, Translation
@@ -47,8 +35,8 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from numpy.typing import NDArray
 
+    from flatwalk.answer.results import Response, Run
     from flatwalk.lab.store import Results as StoredResults
-    from flatwalk.results import Response, Run
 
 __all__ = [
     "Asked",

@@ -5,12 +5,13 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from flatwalk import blame, output
 from flatwalk import figures as draw
+from flatwalk import output
+from flatwalk.answer import blame
+from flatwalk.answer.results import add_speedups, grouped, machine_label, pages_label, read_answer
+from flatwalk.comparison.presenting import cells
 from flatwalk.errors import UsageError
 from flatwalk.lab import points
-from flatwalk.presenting import cells
-from flatwalk.results import add_speedups, grouped, machine_label, pages_label, read_answer
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -19,7 +20,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from matplotlib.figure import Figure
 
-    from flatwalk.results import Response, Run
+    from flatwalk.answer.results import Response, Run
 
 
 def figures(

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from types import ModuleType
 
-    from flatwalk.results import Response, Run, Sampling
+    from flatwalk.answer.results import Response, Run, Sampling
 
 
 class MemoryAccess(Protocol):

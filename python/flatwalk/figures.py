@@ -9,7 +9,7 @@ from functools import cache
 from typing import TYPE_CHECKING, Any
 
 from flatwalk import output, templates, units
-from flatwalk.blame import short
+from flatwalk.answer.blame import short
 from flatwalk.errors import UsageError
 
 if TYPE_CHECKING:

@@ -6,9 +6,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from flatwalk import engine, machine_files, output, settings, units, variations
+from flatwalk.answer.results import settings_label
 from flatwalk.defaults import SEED
 from flatwalk.errors import UsageError
-from flatwalk.results import settings_label
 from flatwalk.workload import DEFAULT_WORKLOAD, parse_workload
 
 if TYPE_CHECKING:

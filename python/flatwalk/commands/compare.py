@@ -197,8 +197,8 @@ def compare(
     a trace, or over a built-in workload. Prints the answer with 95 % intervals, a table, and writes an
     HTML report.
     """
-    from flatwalk import comparing as work  # noqa: PLC0415
-    from flatwalk.configurations import Options  # noqa: PLC0415
+    from flatwalk.comparison import comparing as work  # noqa: PLC0415
+    from flatwalk.comparison.configurations import Options  # noqa: PLC0415
     from flatwalk.units import parse_percent  # noqa: PLC0415
 
     work.run(

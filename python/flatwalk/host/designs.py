@@ -5,12 +5,12 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from flatwalk import engine, machine_files, output, settings, units
+from flatwalk.answer.results import add_speedups
 from flatwalk.errors import UsageError
-from flatwalk.results import add_speedups
 
 if TYPE_CHECKING:
+    from flatwalk.answer.results import Run
     from flatwalk.host.process import Process
-    from flatwalk.results import Run
 
 PATTERNS = ("random", "sequential", "hot")
 #: Accesses with which "expected" accesses per walk are counted, and those before them.

@@ -6,7 +6,8 @@ import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from flatwalk import output, presenting
+from flatwalk import output
+from flatwalk.comparison import presenting
 from flatwalk.errors import UsageError
 from flatwalk.host import machine, results, show, stats, wording
 

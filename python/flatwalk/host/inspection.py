@@ -6,15 +6,15 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from flatwalk import engine, output, units
+from flatwalk.answer.results import is_bound
+from flatwalk.comparison.presenting import say_left_out, show_some, show_table
 from flatwalk.host import designs, machine, process
-from flatwalk.presenting import say_left_out, show_some, show_table
-from flatwalk.results import is_bound
 
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from flatwalk.answer.results import Run
     from flatwalk.host.process import Process
-    from flatwalk.results import Run
 
 #: Smaller speed-ups are reported as none: where pages happen to lie moves a result by as much.
 WORTH_MENTIONING = 0.005

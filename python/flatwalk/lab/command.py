@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from concurrent.futures import Executor
 
-    from flatwalk.intervals import Estimate
+    from flatwalk.answer.intervals import Estimate
     from flatwalk.lab.plan import Unit
 
 #: Failures that are named one by one.

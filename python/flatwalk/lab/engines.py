@@ -20,8 +20,8 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Any, cast
 
 from flatwalk import cache, engine, settings
+from flatwalk.comparison.lengths import simulate_all
 from flatwalk.errors import FlatwalkError, UsageError
-from flatwalk.lengths import simulate_all
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence

@@ -14,7 +14,8 @@ from typing import TYPE_CHECKING, Any, cast
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from flatwalk import output, results
+from flatwalk import output
+from flatwalk.answer import results
 from flatwalk.errors import UsageError
 from flatwalk.lab import store
 
@@ -25,7 +26,7 @@ if TYPE_CHECKING:
 
     from duckdb import DuckDBPyConnection
 
-    from flatwalk.intervals import Estimate
+    from flatwalk.answer.intervals import Estimate
 
 #: What `export` writes, by the file name's ending.
 _FORMATS = (".csv", ".arrow", ".parquet", ".json")

@@ -10,9 +10,9 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from flatwalk import cache, engine
+from flatwalk.comparison.lengths import simulated
 from flatwalk.errors import FlatwalkError
 from flatwalk.lab import engines, plan, store
-from flatwalk.lengths import simulated
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable

@@ -18,17 +18,17 @@ from uuid import uuid4
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from flatwalk import results
+from flatwalk.answer import results
+from flatwalk.answer.types import WindowResult
 from flatwalk.errors import FlatwalkError
-from flatwalk.result_types import WindowResult
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, KeysView, Sequence
     from pathlib import Path
 
+    from flatwalk.answer.results import Run, Sampling
+    from flatwalk.answer.types import Sampled
     from flatwalk.lab.plan import Unit
-    from flatwalk.result_types import Sampled
-    from flatwalk.results import Run, Sampling
 
 T = TypeVar("T")
 

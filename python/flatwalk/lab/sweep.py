@@ -7,9 +7,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from flatwalk import engine, settings, units
+from flatwalk.comparison.lengths import Lengths
 from flatwalk.defaults import SEED
 from flatwalk.errors import UsageError
-from flatwalk.lengths import Lengths
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -1,4 +1,4 @@
-"""python/flatwalk/result_types.py: the engine's answer as types, from its schema."""
+"""python/flatwalk/answer/types.py: the engine's answer as types, from its schema."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 
 from flatwalk import engine
 
-PATH = Path(__file__).parents[1] / "result_types.py"
+PATH = Path(__file__).parents[1] / "answer" / "types.py"
 
 _HEAD = '''"""The engine's answer; written by `python -m flatwalk.reference`."""
 

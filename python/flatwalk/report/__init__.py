@@ -6,13 +6,22 @@ import json
 from collections import Counter
 from typing import TYPE_CHECKING, Any
 
-from flatwalk import across, blame, presenting, templates, toml
-from flatwalk.explain import explain
+from flatwalk import templates, toml
+from flatwalk.answer import across, blame
+from flatwalk.answer.explain import explain
+from flatwalk.answer.results import (
+    by_machine,
+    grouped,
+    machine_label,
+    place_label,
+    settings_label,
+    warnings_of,
+)
+from flatwalk.comparison import presenting
 from flatwalk.report import charts, timeline, tree
-from flatwalk.results import by_machine, grouped, machine_label, place_label, settings_label, warnings_of
 
 if TYPE_CHECKING:
-    from flatwalk.results import Response, Run
+    from flatwalk.answer.results import Response, Run
 
 
 def render(response: Response) -> str:

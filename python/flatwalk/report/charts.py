@@ -10,15 +10,16 @@ import math
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from flatwalk import blame, causes, units
-from flatwalk.explain import served
-from flatwalk.results import grouped, is_bound, place_label, walks_per_1000
+from flatwalk import units
+from flatwalk.answer import blame, causes
+from flatwalk.answer.explain import served
+from flatwalk.answer.results import grouped, is_bound, place_label, walks_per_1000
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from flatwalk.blame import Blame
-    from flatwalk.results import Run
+    from flatwalk.answer.blame import Blame
+    from flatwalk.answer.results import Run
 
 #: Colours by number; the style sheet has as many.
 COLOURS = 12

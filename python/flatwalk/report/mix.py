@@ -7,14 +7,14 @@ from pathlib import PurePosixPath
 from typing import TYPE_CHECKING, Any
 
 from flatwalk import templates
-from flatwalk.blame import short
-from flatwalk.judged import bias_words, mix_words
+from flatwalk.answer.blame import short
+from flatwalk.answer.judged import bias_words, mix_words
+from flatwalk.answer.results import is_bound, pages_label, warnings_of
+from flatwalk.comparison.weighing import Weights, by_pages, words
 from flatwalk.report import charts, configurations
-from flatwalk.results import is_bound, pages_label, warnings_of
-from flatwalk.weighing import Weights, by_pages, words
 
 if TYPE_CHECKING:
-    from flatwalk.results import Run
+    from flatwalk.answer.results import Run
 
     Results = list[dict[str, Any]]
 

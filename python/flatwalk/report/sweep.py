@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from flatwalk import templates, units
+from flatwalk.answer.results import grouped_by
 from flatwalk.lab import points, store
 from flatwalk.report.charts import COLOURS, Tick, spaced, steps
-from flatwalk.results import grouped_by
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

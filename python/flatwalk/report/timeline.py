@@ -6,13 +6,13 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, cast
 
 from flatwalk import units
-from flatwalk.results import grouped, is_bound, place_label, speedup_at_least
+from flatwalk.answer.results import grouped, is_bound, place_label, speedup_at_least
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from flatwalk.result_types import WindowResult
-    from flatwalk.results import Run, Sampling
+    from flatwalk.answer.results import Run, Sampling
+    from flatwalk.answer.types import WindowResult
 
     Values = list[float | None]
 

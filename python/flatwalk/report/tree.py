@@ -6,14 +6,14 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from flatwalk import units
+from flatwalk.answer.results import grouped, is_bound, place_label
 from flatwalk.report import charts
-from flatwalk.results import grouped, is_bound, place_label
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from flatwalk.result_types import TreeEntries, TreePart, TreeResult
-    from flatwalk.results import Run
+    from flatwalk.answer.results import Run
+    from flatwalk.answer.types import TreeEntries, TreePart, TreeResult
 
 #: A shade begins where so large a share of the entries is in use.
 SHADES = (0.01, 0.1, 0.5, 0.9)

@@ -6,13 +6,13 @@ import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, cast
 
-from flatwalk.results import cache_energy_nj, off_chip_accesses, walks_per_1000
+from flatwalk.answer.results import cache_energy_nj, off_chip_accesses, walks_per_1000
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-    from flatwalk.result_types import CacheResult
-    from flatwalk.results import Run
+    from flatwalk.answer.results import Run
+    from flatwalk.answer.types import CacheResult
 
 
 @dataclass(frozen=True)

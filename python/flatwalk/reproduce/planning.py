@@ -12,7 +12,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from flatwalk import cache, engine, lengths, mix, mixing, settings, units, variations, weighing
+from flatwalk import cache, engine, settings, units, variations
+from flatwalk.comparison import lengths, mix, mixing, weighing
 from flatwalk.errors import FlatwalkError, UsageError
 from flatwalk.reproduce import printed
 from flatwalk.vm import bench, build, components

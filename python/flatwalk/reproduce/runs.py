@@ -12,8 +12,9 @@ from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, cast
 
-from flatwalk import mixing, settings, weighing
-from flatwalk.lengths import simulate_all, simulated
+from flatwalk import settings
+from flatwalk.comparison import mixing, weighing
+from flatwalk.comparison.lengths import simulate_all, simulated
 from flatwalk.reproduce import printed, spread
 from flatwalk.reproduce.planning import CROWD, PRINTED, TODAY
 from flatwalk.vm import bench
@@ -22,9 +23,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
     from contextlib import AbstractContextManager
 
+    from flatwalk.answer.results import Run
     from flatwalk.cache import Store
     from flatwalk.reproduce.planning import Job
-    from flatwalk.results import Run
 
 #: Memory that the runs of one call of the engine may use together, and what a byte of a workload
 #: takes of it, as measured: its page table's share and the model's data about its frames.

@@ -7,7 +7,8 @@ import textwrap
 from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from flatwalk import lengths, units
+from flatwalk import units
+from flatwalk.comparison import lengths
 from flatwalk.reproduce import planning, verdicts
 from flatwalk.reproduce.claims import PAPERS, Value
 from flatwalk.reproduce.metrics import METRICS

@@ -22,10 +22,10 @@ from flatwalk.reproduce.spread import Kind, Spread, combined, spread
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
+    from flatwalk.answer.results import Run
     from flatwalk.reproduce.claims import Claim, Experiment, Factor, Point
     from flatwalk.reproduce.planning import Needs
     from flatwalk.reproduce.spread import Runs
-    from flatwalk.results import Run
 
     Lookup = Callable[[Selection], Run]
     #: A product of ratios: of each its metric, its runs, and what says with which they are compared.

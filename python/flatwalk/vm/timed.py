@@ -19,7 +19,7 @@ from flatwalk.vm import run as guest
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
 
-    from flatwalk.results import Run
+    from flatwalk.answer.results import Run
     from flatwalk.vm.machine import Machine
 
 #: Instructions of the run phase: simulated first without being counted, and counted.

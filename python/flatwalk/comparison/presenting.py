@@ -8,14 +8,14 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from flatwalk import output, units
-from flatwalk.results import lost_to_translation, walks_per_1000, warnings_of
+from flatwalk.answer.results import lost_to_translation, walks_per_1000, warnings_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
     from pathlib import Path
 
-    from flatwalk.blame import Blame
-    from flatwalk.results import Run
+    from flatwalk.answer.blame import Blame
+    from flatwalk.answer.results import Run
 
 
 @dataclass(frozen=True)

@@ -18,13 +18,13 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from flatwalk import engine, units
-from flatwalk.lengths import nothing_left, recorded_sample, shortened
+from flatwalk.comparison.lengths import nothing_left, recorded_sample, shortened
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
     from contextlib import AbstractContextManager
 
-    from flatwalk.results import Run, Sampling
+    from flatwalk.answer.results import Run, Sampling
 
     Progress = Callable[[int, int | None], None]
 

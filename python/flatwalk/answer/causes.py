@@ -12,12 +12,12 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from flatwalk import units
-from flatwalk.results import walks_per_1000
+from flatwalk.answer.results import walks_per_1000
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from flatwalk.results import Run
+    from flatwalk.answer.results import Run
 
 #: What the parts of a cycle stack are called in sentences; docs/model.md says what each one is.
 _NAMES = {

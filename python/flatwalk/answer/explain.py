@@ -11,10 +11,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from flatwalk import across, causes, twins, units
-from flatwalk.differences import NOISE, WITHIN, Standing, difference, joined
-from flatwalk.judged import bias_words, judged_words
-from flatwalk.results import (
+from flatwalk import units
+from flatwalk.answer import across, causes, twins
+from flatwalk.answer.differences import NOISE, WITHIN, Standing, difference, joined
+from flatwalk.answer.judged import bias_words, judged_words
+from flatwalk.answer.results import (
     by_machine,
     is_bound,
     lost_to_translation,
@@ -27,8 +28,8 @@ from flatwalk.results import (
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
-    from flatwalk.differences import Difference
-    from flatwalk.results import Response, Run, Sampling
+    from flatwalk.answer.differences import Difference
+    from flatwalk.answer.results import Response, Run, Sampling
 
 #: Names that a sentence lists before it counts the rest.
 NAMES = 5

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from flatwalk.results import is_bound
+from flatwalk.answer.results import is_bound
 
 if TYPE_CHECKING:
-    from flatwalk.results import Run
+    from flatwalk.answer.results import Run
 
     Pairs = list[tuple[Run, Run]]
 

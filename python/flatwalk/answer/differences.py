@@ -12,14 +12,15 @@ from dataclasses import dataclass, replace
 from enum import Enum
 from typing import TYPE_CHECKING
 
-from flatwalk import intervals, units
-from flatwalk.results import accesses_ratio, coverage, speed_ratio
+from flatwalk import units
+from flatwalk.answer import intervals
+from flatwalk.answer.results import accesses_ratio, coverage, speed_ratio
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from flatwalk.intervals import Estimate
-    from flatwalk.results import Run, Sampling
+    from flatwalk.answer.intervals import Estimate
+    from flatwalk.answer.results import Run, Sampling
 
 #: Relative difference that is reported as none.
 NOISE = 0.005

@@ -7,14 +7,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from flatwalk import engine, units
+from flatwalk.comparison.simpoints import SimPoints, read_files
 from flatwalk.errors import UsageError
-from flatwalk.simpoints import SimPoints, read_files
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    from flatwalk.result_types import Sampled
-    from flatwalk.results import Response
+    from flatwalk.answer.results import Response
+    from flatwalk.answer.types import Sampled
 
 #: Windows that are spread over a source, instructions of each, and instructions warmed before each.
 WINDOWS, WINDOW, WARMUP = 40, 400_000, 2_000_000

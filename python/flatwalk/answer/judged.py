@@ -6,17 +6,25 @@ import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from flatwalk import intervals, units
-from flatwalk.differences import NOISE, WITHIN, difference
-from flatwalk.results import by_machine, coverage, grouped, machine_phrase, place_key, place_label
-from flatwalk.simpoints import TOLERANCE
+from flatwalk import units
+from flatwalk.answer import intervals
+from flatwalk.answer.differences import NOISE, WITHIN, difference
+from flatwalk.answer.results import (
+    WEIGHT_TOLERANCE,
+    by_machine,
+    coverage,
+    grouped,
+    machine_phrase,
+    place_key,
+    place_label,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from flatwalk.differences import Difference
-    from flatwalk.intervals import Estimate
-    from flatwalk.results import Bias, Response, Run, Sampling
+    from flatwalk.answer.differences import Difference
+    from flatwalk.answer.intervals import Estimate
+    from flatwalk.answer.results import Bias, Response, Run, Sampling
 
 
 def judged_words(response: Response) -> str:
@@ -87,7 +95,7 @@ def _simpoint_words(sampling: Sampling, weights: list[float]) -> str:
     total = math.fsum(weights)
     words = f"Judged: {_number(len(weights), 'interval')} of {units.count(sampling['window_instructions'])}"
     words += " instructions that SimPoint chose, each by its weight"
-    if total < 1 - TOLERANCE:
+    if total < 1 - WEIGHT_TOLERANCE:
         words += f"; the weights sum to {total:.3g}, so the rest of the program is taken to be like these"
     words += _warmup_words(sampling)
     words += (

@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from flatwalk import units
-from flatwalk.differences import NOISE, WITHIN, Standing, difference, spread
-from flatwalk.results import (
+from flatwalk.answer.differences import NOISE, WITHIN, Standing, difference, spread
+from flatwalk.answer.results import (
     by_machine,
     is_bound,
     machine_phrase,
@@ -26,8 +26,8 @@ from flatwalk.results import (
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from flatwalk.differences import Difference
-    from flatwalk.results import Response, Run, Sampling
+    from flatwalk.answer.differences import Difference
+    from flatwalk.answer.results import Response, Run, Sampling
 
 #: So many machines are named one by one; of more, the extremes.
 MOST = 4

@@ -8,12 +8,14 @@ import sys
 from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any
 
-from flatwalk import across, blame, mix, output, prototypes, sampling, simpoints, temporary, units
-from flatwalk.configurations import configurations
-from flatwalk.errors import UsageError
-from flatwalk.explain import explain
-from flatwalk.lengths import Lengths, recorded_sample
-from flatwalk.presenting import (
+from flatwalk import output, prototypes, temporary, units
+from flatwalk.answer import across, blame
+from flatwalk.answer.explain import explain
+from flatwalk.answer.results import add_energy, answer, by_machine, grouped, machine_label, pages_label
+from flatwalk.comparison import mix, sampling, simpoints
+from flatwalk.comparison.configurations import configurations
+from flatwalk.comparison.lengths import Lengths, recorded_sample
+from flatwalk.comparison.presenting import (
     json_written,
     note_warnings,
     say_left_out,
@@ -21,15 +23,15 @@ from flatwalk.presenting import (
     show_machines,
     show_table,
 )
+from flatwalk.errors import UsageError
 from flatwalk.printable import one_line
-from flatwalk.results import add_energy, answer, by_machine, grouped, machine_label, pages_label
 from flatwalk.workload import DEFAULT_WORKLOAD, parse_workload
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from flatwalk.configurations import Options
-    from flatwalk.results import Response
+    from flatwalk.answer.results import Response
+    from flatwalk.comparison.configurations import Options
 
 #: What is timed has at least so many instructions: loops of a few do not fill a core's window.
 FEWEST = 1000

@@ -12,16 +12,14 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from flatwalk import output
+from flatwalk.answer.results import WEIGHT_TOLERANCE
 from flatwalk.errors import UsageError
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
     from pathlib import Path
 
-    from flatwalk.results import Run, Sampling
-
-#: By how much the weights may sum to more than 1: they are written with few digits.
-TOLERANCE = 1e-3
+    from flatwalk.answer.results import Run, Sampling
 
 
 @dataclass(frozen=True)
@@ -89,7 +87,7 @@ def read_files(points: Path, weights: Path, interval: int) -> SimPoints:
             )
         found[number] = _weight(share[1], f"{weights}, line {share[0]}")
     total = math.fsum(found.values())
-    if not 0 < total <= 1 + TOLERANCE:
+    if not 0 < total <= 1 + WEIGHT_TOLERANCE:
         raise UsageError(
             f"the weights sum to {total:g}",
             where=str(weights),
@@ -104,7 +102,7 @@ def _weight(text: str, where: str) -> float:
         weight = float(text)
     except ValueError:
         weight = math.nan
-    if not 0 <= weight <= 1 + TOLERANCE:
+    if not 0 <= weight <= 1 + WEIGHT_TOLERANCE:
         raise UsageError(f"{text[:40]!r} is not a weight", where=where, remedy="as in `0.25 0`")
     return weight
 

@@ -5,25 +5,26 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from flatwalk import engine, intervals, output, settings, units
+from flatwalk import engine, output, settings, units
+from flatwalk.answer import intervals
+from flatwalk.answer.judged import bias_of, bias_words, least_sure, longer_warmup, mix_words
+from flatwalk.answer.results import is_bound, machine_label, pages_label
+from flatwalk.comparison.mixing import Mix, halved
+from flatwalk.comparison.presenting import json_written, note_warnings
+from flatwalk.comparison.sampling import ROUNDS, cut_off, note_cut
+from flatwalk.comparison.weighing import Weights, by_pages, weigh, words
 from flatwalk.errors import UsageError
-from flatwalk.judged import bias_of, bias_words, least_sure, longer_warmup, mix_words
-from flatwalk.mixing import Mix, halved
-from flatwalk.presenting import json_written, note_warnings
-from flatwalk.results import is_bound, machine_label, pages_label
-from flatwalk.sampling import ROUNDS, cut_off, note_cut
-from flatwalk.weighing import Weights, by_pages, weigh, words
 from flatwalk.workload import parse_workload, resized
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from flatwalk.configurations import Options
-    from flatwalk.intervals import Estimate
-    from flatwalk.judged import Missing
-    from flatwalk.lengths import Lengths
-    from flatwalk.mixing import Mixed
-    from flatwalk.results import Bias, Run, Sampling
+    from flatwalk.answer.intervals import Estimate
+    from flatwalk.answer.judged import Missing
+    from flatwalk.answer.results import Bias, Run, Sampling
+    from flatwalk.comparison.configurations import Options
+    from flatwalk.comparison.lengths import Lengths
+    from flatwalk.comparison.mixing import Mixed
 
 SCHEMA = "flatwalk-mix/2"
 

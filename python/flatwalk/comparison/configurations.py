@@ -6,9 +6,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from flatwalk import engine, machine_files, output, settings, variations
+from flatwalk.comparison.simpoints import paths_of
 from flatwalk.defaults import SEED
 from flatwalk.errors import UsageError
-from flatwalk.simpoints import paths_of
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -2,7 +2,7 @@
 
 A weighted speed-up is the sum, over the programs, of the IPC in the mix over the IPC alone. Window by window
 all programs and configurations run together, so that by how much a window moves such a figure is seen by
-leaving it out of all of them at once (the jackknife; `flatwalk.intervals` has what follows from that).
+leaving it out of all of them at once (the jackknife; `flatwalk.answer.intervals` has what follows from that).
 """
 
 from __future__ import annotations
@@ -10,15 +10,15 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from flatwalk import intervals
-from flatwalk.differences import WITHIN, Difference, Standing, joined
-from flatwalk.intervals import Estimate
-from flatwalk.results import coverage, grouped_by, is_bound, pages_key, sampled_cycles
+from flatwalk.answer import intervals
+from flatwalk.answer.differences import WITHIN, Difference, Standing, joined
+from flatwalk.answer.intervals import Estimate
+from flatwalk.answer.results import coverage, grouped_by, is_bound, pages_key, sampled_cycles
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from flatwalk.results import Run, Sampling
+    from flatwalk.answer.results import Run, Sampling
 
     Result = dict[str, Any]
 

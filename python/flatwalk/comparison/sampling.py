@@ -9,18 +9,20 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
-from flatwalk import engine, judged, output, simpoints, units
-from flatwalk.differences import difference
+from flatwalk import engine, output, units
+from flatwalk.answer import judged
+from flatwalk.answer.differences import difference
+from flatwalk.answer.results import add_speedups, by_machine, is_bound
+from flatwalk.comparison import simpoints
+from flatwalk.comparison.lengths import nothing_left, recorded_sample, simulate_all
 from flatwalk.errors import FlatwalkError
-from flatwalk.lengths import nothing_left, recorded_sample, simulate_all
 from flatwalk.printable import one_line
-from flatwalk.results import add_speedups, by_machine, is_bound
 
 if TYPE_CHECKING:
-    from flatwalk.configurations import Options
-    from flatwalk.lengths import Lengths
-    from flatwalk.results import Response, Run, Sampling
-    from flatwalk.simpoints import SimPoints
+    from flatwalk.answer.results import Response, Run, Sampling
+    from flatwalk.comparison.configurations import Options
+    from flatwalk.comparison.lengths import Lengths
+    from flatwalk.comparison.simpoints import SimPoints
 
 #: Times that more windows are measured because the error is larger than asked for.
 ROUNDS = 4

@@ -6,10 +6,11 @@ import itertools
 import json
 from typing import TYPE_CHECKING, Any, NotRequired, TypedDict, TypeVar, cast
 
-from flatwalk import intervals, units
+from flatwalk import units
+from flatwalk.answer import intervals
+from flatwalk.answer.intervals import Estimate
+from flatwalk.answer.types import RunResult, Sampled, TraceSummary, WindowResult
 from flatwalk.errors import FlatwalkError
-from flatwalk.intervals import Estimate
-from flatwalk.result_types import RunResult, Sampled, TraceSummary, WindowResult
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -20,6 +21,10 @@ K = TypeVar("K")
 
 #: What `compare --json` writes, and what it once wrote.
 SCHEMA, FIRST_SCHEMA = "flatwalk-compare/2", "flatwalk-compare/1"
+
+#: By how much weights of SimPoint's intervals may sum to more or less than what they are of: they are
+#: written with few digits.
+WEIGHT_TOLERANCE = 1e-3
 
 #: Bits of an address within a base page, and of an entry's place in a node, where a scheme does not say it.
 _X86_64 = {"page_shift": 12, "index_bits": 9}

@@ -7,15 +7,22 @@ from pathlib import PurePosixPath
 from typing import TYPE_CHECKING, Any, cast
 
 from flatwalk import units
-from flatwalk.differences import NOISE
+from flatwalk.answer.differences import NOISE
+from flatwalk.answer.results import (
+    by_machine,
+    is_bound,
+    machine_phrase,
+    pages_label,
+    place_label,
+    speedup_at_least,
+)
 from flatwalk.printable import one_line
-from flatwalk.results import by_machine, is_bound, machine_phrase, pages_label, place_label, speedup_at_least
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from flatwalk.result_types import FunctionBlame, LineBlame, MappingBlame
-    from flatwalk.results import Run
+    from flatwalk.answer.results import Run
+    from flatwalk.answer.types import FunctionBlame, LineBlame, MappingBlame
 
 #: Entries shown of each kind, and the share of walks or time from which on one is.
 _MOST, _LEAST = 4, 0.01

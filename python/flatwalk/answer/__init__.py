@@ -1,0 +1,1 @@
+"""What the engine answered: its types, intervals, speed-ups, and the words that follow from them."""
