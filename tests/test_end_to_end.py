@@ -454,6 +454,7 @@ def test_ctrl_c_while_simulating(
     monkeypatch.setattr(output.Progress, "__call__", interrupt)
     result = call("compare", "--workload", "gups:64MiB", "--instructions", "100G", "--json", "out.json")
     assert result.code == 130
+    assert "Interrupted; nothing was left half-written." in result.err
     assert list(tmp_path.iterdir()) == []
 
 

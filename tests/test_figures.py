@@ -222,6 +222,32 @@ def test_the_directory_of_files_is_made(tmp_path: Path, call: Call) -> None:
     assert (tmp_path / "paper" / "figures" / "a-speed.svg").is_file()
 
 
+#: Names that mean something else to matplotlib: mathematics, which these are not, and what has no entry.
+ODD = (r"a$\b$", "_private")
+
+
+def test_names_are_drawn_as_they_are(tmp_path: Path, call: Call) -> None:
+    response = fake.sample([fake.run(), fake.run("fpt", cycles=900), fake.run("fpt+ptp", cycles=800)])
+    for run, name in zip(response["runs"][1:], ODD, strict=True):
+        run["scheme"] = name
+    (tmp_path / "a.json").write_text(json.dumps(answer(response)))
+    done = call("figures", "a.json", "--format", "svg")
+    assert done.code == 0, done.err
+    for chart, names in (("speed", ODD), ("timeline", ODD[1:])):  # over the run only the best one is drawn
+        texts = re.findall(">(.*?)</text>", (tmp_path / f"a-{chart}.svg").read_text())
+        assert set(names) <= set(texts), chart
+
+
+def test_every_curve_has_its_name_and_every_place_its_figure(tmp_path: Path) -> None:
+    places = [1 << number for number in range(12)]
+    table = runs(ways=places * 2, scheme=[name for name in ODD for _ in places], ipc=[0.5, 1.5] * 12)
+    drawing.plot(table, tmp_path / "c.svg", x="ways", y="ipc", by="scheme", over=None, columns=1)
+    texts = re.findall(">(.*?)</text>", (tmp_path / "c.svg").read_text())
+    assert set(ODD) <= set(texts)
+    assert {"1", "16", "1024"} <= set(texts)
+    assert [text for text in texts if "$" in text] == [ODD[0]]
+
+
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [

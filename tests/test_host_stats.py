@@ -206,6 +206,14 @@ def test_drift_is_distinguished_from_chance() -> None:
     assert share(alarms) == pytest.approx(0.01, abs=0.006)
 
 
+@pytest.mark.parametrize("size", [11, 12, 13])
+def test_drift_is_as_rarely_seen_where_batches_differ_in_length(size: int) -> None:
+    generator = np.random.default_rng(3)
+    alarms = [stats.drifts(series.tolist()) for series in generator.normal(size=(4000, size))]
+    # Three standard errors of a share of 1 % in 4000 are 0.47 %.
+    assert share(alarms) == pytest.approx(0.01, abs=0.0047)
+
+
 def test_batches_by_hand() -> None:
     # Ten values in five batches of two, with means 1.5, 3.5, …, 9.5: their deviation is √10.
     found = stats.moments([float(n) for n in range(1, 11)])

@@ -222,6 +222,26 @@ def test_two_files_of_one_name_are_named_as_the_sweep_names_them(
     assert [unit.key for unit in plans[0]] == [unit.key for unit in plans[1]]
 
 
+@pytest.mark.parametrize("pair", ["mine.toml/radix4", "radix4/mine.toml", "a/mine.toml/b/mine.toml"])
+def test_members_of_a_pair_are_files_of_the_sweeps_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, pair: str
+) -> None:
+    for folder in (".", "a", "b"):
+        (tmp_path / folder).mkdir(exist_ok=True)
+        own = shipped("schemes", "fpt", 'name = "fpt"', 'name = "mine"')
+        (tmp_path / folder / "mine.toml").write_text(own)
+    file = write(tmp_path / "s.toml", schemes=["radix4", pair])
+    elsewhere = tmp_path / "elsewhere"
+    elsewhere.mkdir()
+    monkeypatch.chdir(elsewhere)
+    plans = [plan.plan(Sweep.read(name)) for name in (str(file), "../s.toml")]
+    assert [unit.key for unit in plans[0]] == [unit.key for unit in plans[1]]
+    assert {unit.columns["scheme"] for unit in plans[0]} == {
+        "radix4",
+        pair.replace("a/", "").replace("b/", "").replace("mine.toml", "mine"),
+    }
+
+
 def test_threads_that_start_processes_leave_the_main_module(monkeypatch: pytest.MonkeyPatch) -> None:
     own = sys.modules["__main__"]
     inside, go_on = threading.Event(), threading.Event()

@@ -57,6 +57,10 @@ def test_settings_make_a_grid() -> None:
         ('core.branch_predictor="gshare"', "gshare"),
         ('scheme.table.flatten=["L4L3", "L2L1"]', ["L4L3", "L2L1"]),
         ('pwc={kind = "none", a = 1}', {"kind": "none", "a": 1}),
+        ('tlb.l2=[{pages = ["4K", "2M"], ways = 12}]', [{"pages": ["4K", "2M"], "ways": 12}]),
+        ('machine.kind="a],b"', "a],b"),
+        ("machine.kind='a,b'", "a,b"),
+        (f"machine.kind={'[' * 3000}", "[" * 3000),
     ],
 )
 def test_a_value_is_what_the_key_takes(option: str, value: object) -> None:
@@ -70,6 +74,7 @@ def test_a_value_is_what_the_key_takes(option: str, value: object) -> None:
     [
         (["llc.size_bytes"], "not KEY=VALUE"),
         (["llc.size_bytes="], "not KEY=VALUE"),
+        (["llc.ways=,"], "not KEY=VALUE"),
         (["=1"], "not KEY=VALUE"),
         (["llc.ways=8", "machine.llc.ways=16"], "set twice"),
         (["scheme.name=x"], "changes no figure"),

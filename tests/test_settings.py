@@ -203,6 +203,33 @@ def test_names_and_titles_are_lines(tmp_path: Path, kind: str, key: str, text: s
         settings.read(path, kind)
 
 
+@pytest.mark.parametrize(
+    ("kind", "line", "words"),
+    [
+        ("sweep", "name = 2020-01-01", "name must be a text: write 2020-01-01 in quotes"),
+        (
+            "machine",
+            "title = 2020-01-01T07:32:00",
+            "title must be a text: write 2020-01-01T07:32:00 in quotes",
+        ),
+        ("scheme", "source = 07:32:00", "source must be a text: write 07:32:00 in quotes"),
+        ("sweep", "derive = {a = [[2020-01-01]]}", "derive.a[1][1] must be a text"),
+        ("machine", "frequency_mhz = 2020-01-01", "frequency_mhz must be a whole number"),
+        ("scheme", "sources = 2020-01-01", "sources is not a known key; did you mean source?"),
+    ],
+)
+def test_dates_and_times_are_no_texts(tmp_path: Path, kind: str, line: str, words: str) -> None:
+    shipped = next(iter(sorted((settings.DATA / f"{kind}s").glob("*.toml")))).read_text(encoding="utf-8")
+    key = line.partition(" = ")[0]
+    path = tmp_path / "mine.toml"
+    edited = re.sub(rf"^(\[)?{key}\b.*", "", shipped, flags=re.MULTILINE)
+    path.write_text(f"{line}\n{edited}", encoding="utf-8")
+    with pytest.raises(UsageError) as caught:
+        settings.read(path, kind)
+    assert words in caught.value.what
+    assert caught.value.what.count(key) == words.count(key)
+
+
 def test_unknown_names_suggest_the_nearest() -> None:
     with pytest.raises(UsageError, match="there is no scheme 'fptt'") as caught:
         settings.scheme("fptt")
@@ -241,3 +268,31 @@ def test_a_host_refuses_what_only_a_guests_scheme_has(pair: str) -> None:
     with pytest.raises(UsageError, match="a host has no") as error:
         settings.guest(pair)
     assert pair.split("/")[1] in str(error.value)
+
+
+def test_a_pair_is_two_names_or_paths(tmp_path: Path) -> None:
+    (tmp_path / "a.toml").mkdir()
+    (tmp_path / "a.toml" / "b.toml").touch()
+    for text, members in (
+        ("radix4/fpt", ("radix4", "fpt")),
+        ("./mine.toml/radix4", ("./mine.toml", "radix4")),
+        ("/d/mine.toml/radix4", ("/d/mine.toml", "radix4")),
+        ("radix4/d/mine.toml", ("radix4", "d/mine.toml")),
+        ("d/a.toml//e/b.toml", ("d/a.toml", "/e/b.toml")),
+        ("radix4", None),
+        ("d/mine.toml", None),
+        ("/d/mine.toml", None),
+        ("a.toml/b.toml", None),
+        ("radix4/", None),
+        ("/fpt", None),
+    ):
+        assert settings.pair_of(text, tmp_path) == members, text
+
+
+def test_what_toml_cannot_say_is_reported(tmp_path: Path) -> None:
+    for number, text in enumerate(("width = " + "9" * 5000, "width = " + "[" * 3000)):
+        file = tmp_path / f"{number}.toml"
+        file.write_text(text)
+        with pytest.raises(UsageError) as caught:
+            settings.read(file, "machine")
+        assert caught.value.where == str(file)

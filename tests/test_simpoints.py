@@ -168,6 +168,19 @@ def test_a_round_trip_gives_the_same_figures(flatwalk: Flatwalk, tmp_path: Path)
         ),
         (["--simpoints", "a.simpoints", "--weights", "a.weights", "--window", "1k", "--skip", "5"], "--skip"),
         (
+            [
+                "--simpoints",
+                "a.simpoints",
+                "--weights",
+                "a.weights",
+                "--window",
+                "1k",
+                "--instructions",
+                "5k",
+            ],
+            "--instructions",
+        ),
+        (
             ["--simpoints", "a.simpoints", "--weights", "a.weights", "--window", "1k", "--exhaustive"],
             "--exhaustive",
         ),

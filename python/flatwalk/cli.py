@@ -27,7 +27,7 @@ from flatwalk.commands import (
     walk,
 )
 from flatwalk.errors import FlatwalkError
-from flatwalk.help import PLAIN, examples
+from flatwalk.help import PLAIN, Group, examples
 from flatwalk.host import commands as host
 from flatwalk.vm import commands as vm
 
@@ -35,9 +35,21 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from types import FrameType
 
+
+class _Commands(Group):
+    """Those of the command line. Ctrl-C is told apart from a command that ends with the same status."""
+
+    def invoke(self, ctx: typer.Context) -> object:
+        """Runs the command that was named."""
+        try:
+            return super().invoke(ctx)
+        except KeyboardInterrupt as interrupt:
+            raise typer.Abort from interrupt
+
+
 app = typer.Typer(
     name="flatwalk",
-    **PLAIN,
+    **PLAIN | {"cls": _Commands},
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
     help="What another page-table organisation would do to a program's speed.",

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import sys
+from datetime import date, time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, TypedDict, cast
 
@@ -13,7 +14,7 @@ from flatwalk.errors import FlatwalkError
 from flatwalk.printable import one_line
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
     from types import ModuleType
 
     from flatwalk.answer.results import Response, Run, Sampling
@@ -205,7 +206,9 @@ def workloads() -> list[dict[str, Any]]:
 def check(kind: str, value: dict[str, Any]) -> list[Problem]:
     """Every problem of a machine, scheme, mix, experiment, configuration (`run`) or answer (`results`)."""
     text = json.dumps(_finite(value), default=str)
-    return _broken(value) + cast("list[Problem]", json.loads(_call("check", kind, text)))
+    found = cast("list[Problem]", json.loads(_call("check", kind, text)))
+    named = {problem["key"] for problem in found}
+    return _broken(value) + [one for one in _dates(value) if one["key"] not in named] + found
 
 
 def check_mix(run: dict[str, Any], programs: int) -> Problem | None:
@@ -220,6 +223,19 @@ def _broken(value: dict[str, Any]) -> list[Problem]:
         for key in ("name", "title")
         if isinstance(text := value.get(key), str) and one_line(text) != text
     ]
+
+
+def _dates(value: object, key: str = "") -> Iterator[Problem]:
+    """TOML's dates and times, of which JSON makes texts."""
+    if isinstance(value, date | time):
+        problem = f"must be a text: write {value.isoformat()} in quotes"
+        yield {"key": key, "problem": problem, "given": None, "known": []}
+    elif isinstance(value, dict):
+        for name, item in value.items():
+            yield from _dates(item, f"{key}.{name}" if key else name)
+    elif isinstance(value, list):
+        for number, item in enumerate(value, start=1):
+            yield from _dates(item, f"{key}[{number}]")
 
 
 def _finite(value: object) -> object:

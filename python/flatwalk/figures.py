@@ -33,10 +33,12 @@ _CHARACTER, _NAMES, _BARS = 0.062, 0.35, 0.2
 #: Inches that a character of a title takes, and the characters of a legend's longest entry.
 _TITLE, _LONGEST = 0.08, 28
 _WHISKER: Any = {"linewidth": 0.6, "capsize": 1.5, "capthick": 0.6}
-#: Text is text that can be searched and edited, in fonts that every journal takes.
+#: Text is text that can be searched and edited, in fonts that every journal takes; what stands between two `$`
+#: is no mathematics.
 _STYLE: Any = {
     "font.family": "sans-serif",
     "font.size": 7,
+    "text.parse_math": False,
     "axes.linewidth": 0.5,
     "pdf.fonttype": 42,
     "svg.fonttype": "none",
@@ -272,18 +274,19 @@ def draw_curves(curves: Sequence[Curve], x: str, y: str, columns: int) -> Figure
     with mpl.rc_context(_STYLE):
         figure = Figure(figsize=(WIDTHS[columns], 2.2), layout="constrained")
         axes = figure.add_subplot()
+        lines = []
         for number, curve in enumerate(curves):
             own = sorted(curve.points, key=lambda point: places.index(point[0]))
             where = [point[0] if numeric else places.index(point[0]) for point in own]
             colour = colours()[number % len(colours())]
-            axes.plot(
-                where, [point[1] for point in own], ".-", color=colour, label=curve.name, linewidth=1, ms=4
-            )
+            lines += axes.plot(where, [point[1] for point in own], ".-", color=colour, linewidth=1, ms=4)
             for at, (_, value, low, high) in zip(where, own, strict=True):
                 if low is not None and high is not None:
                     axes.errorbar(at, value, [[value - low], [high - value]], color=colour, **_WHISKER)
         if numeric and places[0] > 0 and places[-1] >= 8 * places[0]:
             axes.set_xscale("log", base=2)
+            # Matplotlib's own labels of such an axis are mathematics.
+            axes.xaxis.set_major_formatter(lambda at, _: _tick(x, int(at) if at >= 1 else at))
         if numeric and len(places) <= 8:
             axes.set_xticks(places, [_tick(x, place) for place in places])
             axes.minorticks_off()
@@ -294,7 +297,8 @@ def draw_curves(curves: Sequence[Curve], x: str, y: str, columns: int) -> Figure
         axes.grid(visible=True, linewidth=0.3, alpha=0.5)
         axes.spines[["top", "right"]].set_visible(False)
         if len(curves) > 1:
-            axes.legend(frameon=False, fontsize=6)
+            # With their names: of itself a legend leaves out what begins with an underscore.
+            axes.legend(lines, [curve.name for curve in curves], frameon=False, fontsize=6)
     return figure
 
 

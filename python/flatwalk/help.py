@@ -11,10 +11,11 @@ if TYPE_CHECKING:
     from typer._click import Context, HelpFormatter
 
 
-class _Group(TyperGroup):
+class Group(TyperGroup):
     """Lists its commands with the whole first sentence of each, on as many lines as it needs."""
 
     def format_commands(self, ctx: Context, formatter: HelpFormatter) -> None:
+        """Writes the section of commands."""
         commands = [(name, self.get_command(ctx, name)) for name in self.list_commands(ctx)]
         rows = [
             (name, command.get_short_help_str(sys.maxsize))
@@ -26,7 +27,7 @@ class _Group(TyperGroup):
 
 
 #: Settings of every group of commands.
-PLAIN: dict[str, Any] = {"rich_markup_mode": None, "no_args_is_help": True, "cls": _Group}
+PLAIN: dict[str, Any] = {"rich_markup_mode": None, "no_args_is_help": True, "cls": Group}
 
 
 def examples(*commands: str) -> str:

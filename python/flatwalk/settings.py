@@ -88,6 +88,10 @@ def read(path: Path, kind: str) -> dict[str, Any]:
         raise UsageError(
             f"the {kind} file is not valid TOML: {error}", where=str(path), remedy="fix the line named"
         ) from error
+    except (ValueError, RecursionError) as error:  # numbers of thousands of digits, tables without end
+        raise UsageError(
+            f"the {kind} file cannot be read: {error}", where=str(path), remedy="shorten what is that long"
+        ) from error
     if problems := engine.check(kind, table):
         raise UsageError(
             f"not a valid {kind}: " + "\n         ".join(map(words, problems)),
@@ -190,14 +194,14 @@ def guest(pair: str, where: str = "--virt") -> dict[str, Any]:
     Raises:
         UsageError: If it is not a pair of native schemes, by name or path.
     """
-    own, slash, other = pair.partition("/")
-    if not slash or not own or not other:
+    members = pair_of(pair)
+    if members is None:
         raise UsageError(
             f"{pair!r} is not a pair of schemes",
             where=where,
             remedy="give GUEST/HOST, as in --virt radix4/fpt",
         )
-    schemes = [scheme(own, where), scheme(other, where)]
+    schemes = [scheme(member, where) for member in members]
     for member in schemes:
         if "host" in member:
             raise UsageError(
@@ -215,7 +219,7 @@ def guest(pair: str, where: str = "--virt") -> dict[str, Any]:
     host = _as_host(second, first, where)
     return {
         **first,
-        "name": pair,
+        "name": f"{first['name']}/{second['name']}",
         "title": f"{first['title']}, in a guest",
         "description": f"In the guest: {first['description']} In the host: {second['description']}",
         "source": f"{first['source']}; host: {second['source']}",
@@ -229,8 +233,21 @@ def scheme_or_pair(name: str, where: str = "--schemes") -> dict[str, Any]:
     Raises:
         UsageError: If there is none, or the file is not a valid scheme.
     """
-    is_pair = "/" in name and not name.endswith(".toml") and not scheme_code.is_one(name)
-    return guest(name, where) if is_pair else scheme(name, where)
+    return scheme(name, where) if pair_of(name) is None else guest(name, where)
+
+
+def pair_of(text: str, folder: Path = Path()) -> tuple[str, str] | None:
+    """The names or paths of a pair GUEST/HOST; None where that is one scheme. Paths begin at `folder`."""
+    if scheme_code.is_one(text) or (folder / text).is_file():
+        return None
+    guest, is_file, host = text.partition(".toml/")
+    if is_file:
+        guest += ".toml"
+    else:
+        guest, _, host = text.partition("/")
+        if host.endswith(".toml") and guest not in names("scheme"):
+            return None
+    return (guest, host) if guest and host else None
 
 
 def _as_host(scheme: Mapping[str, Any], guest: Mapping[str, Any], where: str) -> dict[str, Any]:

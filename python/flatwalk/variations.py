@@ -55,7 +55,8 @@ def grid(options: Iterable[str]) -> list[Variation]:
     for option in options:
         name, equals, values = option.partition("=")
         key = name.strip().removeprefix(MACHINE)
-        if not equals or not key or not values.strip():
+        texts = _split(values)
+        if not equals or not key or not texts:
             raise UsageError(
                 f"{option!r} is not KEY=VALUE", where=_OPTION, remedy="as in --set llc.size_bytes=8MiB,16MiB"
             )
@@ -66,7 +67,7 @@ def grid(options: Iterable[str]) -> list[Variation]:
                 where=_OPTION,
                 remedy=f"give all its values at once: --set {key}=V1,V2",
             )
-        found = [Setting(key, _value(key, text), text) for text in _split(values)]
+        found = [Setting(key, _value(key, text), text) for text in texts]
         keys[key] = list({repr(setting.value): setting for setting in found}.values())
     return list(itertools.product(*keys.values()))
 
@@ -86,8 +87,14 @@ def check_key(key: str, where: str) -> None:
 
 
 def _split(text: str) -> list[str]:
-    """Parts between commas that stand in no brackets or quotes."""
-    parts = re.findall(r"(?:\[[^\]]*\]|\{[^}]*\}|\"[^\"]*\"|'[^']*'|[^,])+", text)
+    """Parts between commas that are not within brackets or quotes."""
+    parts, depth = [""], 0
+    for piece in re.findall(r"\"(?:\\.|[^\"\\])*\"|'[^']*'|.", text, re.DOTALL):
+        depth += (piece in "[{") - (piece in "]}")
+        if piece == "," and depth <= 0:
+            parts.append("")
+        else:
+            parts[-1] += piece
     return [part.strip() for part in parts if part.strip()]
 
 
@@ -95,7 +102,7 @@ def _value(key: str, text: str) -> object:
     """What a text stands for: a TOML value, a number with a unit, or a word."""
     try:
         return tomllib.loads(f"value = {text}")["value"]
-    except tomllib.TOMLDecodeError:
+    except (ValueError, RecursionError):  # tomllib has its own error for some of what it cannot read
         return read_text(key, text, f"{_OPTION} {key}")
 
 

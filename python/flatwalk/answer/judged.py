@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from flatwalk import units
@@ -204,11 +204,13 @@ class Missing:
     windows: int
     needed: int | None
     place: str
+    #: Nothing was sampled: all that was asked for was measured.
+    is_all: bool = False
 
     @property
     def reached(self) -> bool:
         """Whether every figure is as sure as was asked for."""
-        return self.half is not None and self.half <= self.error
+        return self.is_all or (self.half is not None and self.half <= self.error)
 
     @property
     def words(self) -> str:
@@ -217,6 +219,8 @@ class Missing:
         what, whats = ("speed-up", "speed-ups")
         if self.run["cycles"] is None:
             what, whats = "change in accesses", "changes in accesses"
+        if self.is_all:
+            return f"All instructions that were asked for were measured: {whats} have no error of sampling."
         if self.half is None or self.needed is None:
             return f"Whether {whats} are known to {asked} cannot be said: there are no intervals."
         if self.reached:
@@ -243,7 +247,10 @@ def missing(runs: list[Run], sampling: Sampling | None, error: float) -> Missing
         compared = difference(run, base, sampling)
         if compared is not None and compared.ratio.value:
             found.append((run, compared.ratio, place_label(run, runs)))
-    return least_sure(found, error, len(runs[0].get("windows") or []), coverage(sampling))
+    lacking = least_sure(found, error, len(runs[0].get("windows") or []), coverage(sampling))
+    if lacking is None or sampling is None or sampling.get("weights"):
+        return lacking
+    return replace(lacking, is_all=not sampling["sampled"])
 
 
 def least_sure(

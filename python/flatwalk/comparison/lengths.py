@@ -93,7 +93,12 @@ class Lengths:
             )
         points = None
         if simpoints is not None or weights is not None:
-            given = {"--windows": windows, "--exhaustive": exhaustive or None, "--skip": skip}
+            given = {
+                "--windows": windows,
+                "--exhaustive": exhaustive or None,
+                "--instructions": instructions,
+                "--skip": skip,
+            }
             points = _points(simpoints, weights, length, given)
         lengths = cls(
             measured, read(warmup, "--warmup"), read(skip, "--skip") or 0, windows, length, exhaustive

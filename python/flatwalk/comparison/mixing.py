@@ -149,7 +149,7 @@ class Mix:
         self, name: str, request: dict[str, Any], baseline: dict[str, Any], what: str = ""
     ) -> tuple[list[list[Run]], list[Sampling]]:
         """A program with the seed of its first core."""
-        seed = self.seed + self.programs.index(name)
+        seed = (self.seed + self.programs.index(name)) % 2**64
         return self._run([request], [baseline], seed, f"{name} alone{what}")
 
     def _run(

@@ -152,23 +152,32 @@ def _checked(values: Sequence[float]) -> np.ndarray[tuple[int], np.dtype[np.floa
     return array
 
 
-def _batches(array: np.ndarray[tuple[int], np.dtype[np.float64]]) -> np.ndarray[Any, np.dtype[np.float64]]:
-    """Means of consecutive batches, as equal as can be; the values themselves if they are few."""
+def _batches(
+    array: np.ndarray[tuple[int], np.dtype[np.float64]],
+) -> list[np.ndarray[Any, np.dtype[np.float64]]]:
+    """Consecutive batches, as equal as can be; single values if they are few."""
     count = next((batches for least, batches in _BATCHES if array.size >= least), array.size)
-    return np.array([batch.mean() for batch in np.array_split(array, count)])
+    return np.array_split(array, count)
+
+
+def _batch_means(
+    array: np.ndarray[tuple[int], np.dtype[np.float64]],
+) -> np.ndarray[Any, np.dtype[np.float64]]:
+    return np.array([batch.mean() for batch in _batches(array)])
 
 
 def drifts(values: Sequence[float]) -> bool:
     """Whether batches of a series differ more than those of independent values (one-sided F test)."""
     array = np.asarray(values, dtype=np.float64)
-    means = _batches(array)
-    within = array.size - means.size
-    if within == 0 or _is_constant(array):
+    batches = _batches(array)
+    degrees, rest_degrees = len(batches) - 1, array.size - len(batches)
+    if rest_degrees == 0 or _is_constant(array):
         return False
-    size = array.size / means.size
-    between = size * float(means.var(ddof=1))
-    rest = (float(array.var(ddof=1)) * (array.size - 1) - between * (means.size - 1)) / within
-    return rest <= 0 or float(distributions.f.sf(between / rest, means.size - 1, within)) < _DRIFT_ALARM
+    # Sums of squares: what is not between batches, which may differ in length, is within them.
+    between = sum(batch.size * float(batch.mean() - array.mean()) ** 2 for batch in batches)
+    within = float(array.var()) * array.size - between
+    ratio = (between / degrees) / (within / rest_degrees) if within > 0 else math.inf
+    return float(distributions.f.sf(ratio, degrees, rest_degrees)) < _DRIFT_ALARM
 
 
 def _is_constant(array: np.ndarray[Any, np.dtype[np.float64]]) -> bool:
@@ -177,7 +186,7 @@ def _is_constant(array: np.ndarray[Any, np.dtype[np.float64]]) -> bool:
 
 
 def _moments(array: np.ndarray[tuple[int], np.dtype[np.float64]]) -> Moments:
-    means = _batches(array)
+    means = _batch_means(array)
     if _is_constant(array):
         return Moments(array.size, float(array[0]), 0.0, 0.0, means.size - 1)
     error = float(means.std(ddof=1)) / math.sqrt(means.size)

@@ -201,6 +201,8 @@ def _configurations(sweep: Sweep) -> Iterator[list[tuple[dict[str, Any], dict[st
 
 def _from_folder(name: str, sweep: Sweep) -> str:
     """A name of a shipped setting as it is, a path from the sweep's folder."""
+    if pair := settings.pair_of(name, sweep.folder):
+        return "/".join(_from_folder(member, sweep) for member in pair)
     return str(sweep.folder / name) if name.endswith(".toml") or scheme_code.is_one(name) else name
 
 

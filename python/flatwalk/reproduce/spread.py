@@ -2,11 +2,11 @@
 
 A figure of a claim is some function of several runs of several programs. By how much a window moves it is
 seen by leaving that window out of all of the program's runs at once (the jackknife), so that what schemes
-have in common drops out. A program's windows are a stratified sample (`flatwalk.answer.intervals`); programs
-are independent of each other, so that their variances add up. Where a paper averages over more programs than
-we run, ours count as a simple random sample of those: what is missing has the spread of what is there. Where it
-says of which kinds they are, and how many of each (strata), ours are such a sample of each kind, and weigh as
-much together as the whole kind (Cochran 1977, 5.3 to 5.5).
+have in common drops out. A program's windows are a stratified sample (`flatwalk.answer.intervals`);
+programs are independent of each other, so that their variances add up. Where a paper averages over more
+programs than we run, ours count as a simple random sample of those: what is missing has the spread of what
+is there. Where it says of which kinds they are, and how many of each (strata), ours are such a sample of
+each kind, and weigh as much together as the whole kind (Cochran 1977, 5.3 to 5.5).
 """
 
 from __future__ import annotations
