@@ -13,7 +13,7 @@ import pytest
 
 from flatwalk import engine, settings
 from flatwalk.answer.results import Response, Run
-from flatwalk.reference import columns, commands, glossary, man, page, parser, types
+from flatwalk.reference import columns, commands, glossary, man, page, parser, shipped, types
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -35,6 +35,13 @@ def test_the_columns_of_stored_results_are_up_to_date() -> None:
 
 def test_the_glossary_is_up_to_date() -> None:
     assert glossary.PATH.read_text(encoding="utf-8") == glossary.text(), REMEDY
+
+
+def test_the_page_of_what_is_shipped_is_up_to_date() -> None:
+    text = shipped.text()
+    assert shipped.PATH.read_text(encoding="utf-8") == text, REMEDY
+    for kind in ("machine", "scheme", "mix"):
+        assert all(f"| `{name}` |" in text for name in settings.names(kind)), kind
 
 
 def test_the_schemes_of_a_usual_comparison_are_named() -> None:

@@ -22,10 +22,15 @@ def _show(
         output.table(headers, rows)
 
 
-def schemes(*, as_json: bool) -> None:
-    """Shows the schemes, those that `compare` runs by itself first."""
+def all_schemes() -> list[dict[str, Any]]:
+    """The schemes, those that `compare` runs by itself first."""
     ordered = dict.fromkeys((*settings.DEFAULT_SCHEMES, *settings.names("scheme")))
-    found = [settings.scheme(name) for name in ordered]
+    return [settings.scheme(name) for name in ordered]
+
+
+def schemes(*, as_json: bool) -> None:
+    """Shows the schemes."""
+    found = all_schemes()
     rows = [[scheme["name"], scheme["title"], scheme["source"]] for scheme in found]
     _show(found, ["scheme", "what it is ", "source "], rows, as_json=as_json)
 
@@ -40,13 +45,13 @@ def machines(*, as_json: bool) -> None:
 def mixes(*, as_json: bool) -> None:
     """Shows the mixes of programs."""
     found = [settings.mix(name) for name in settings.names("mix")]
-    rows = [[mix["name"], _programs(mix["programs"]), mix["source"]] for mix in found]
+    rows = [[mix["name"], programs_of(mix), mix["source"]] for mix in found]
     _show(found, ["mix", "programs ", "source "], rows, as_json=as_json)
 
 
-def _programs(names: Sequence[str]) -> str:
-    """Programs as `--mix` reads them: `2*random:8GiB, gups`."""
-    runs = [(name, len(list(group))) for name, group in itertools.groupby(names)]
+def programs_of(mix: dict[str, Any]) -> str:
+    """A mix's programs as `--mix` reads them: `2*random:8GiB, gups`."""
+    runs = [(name, len(list(group))) for name, group in itertools.groupby(mix["programs"])]
     return ", ".join(name if count == 1 else f"{count}*{name}" for name, count in runs)
 
 
