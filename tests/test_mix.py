@@ -406,6 +406,14 @@ def test_windows_that_stand_too_close_are_to_be_fewer(flatwalk: Flatwalk) -> Non
     assert "--warmup" not in result.err
 
 
+def test_the_check_of_the_warm_up_has_as_much_memory(flatwalk: Flatwalk) -> None:
+    """Each of four cores has 2 GiB, which 1 GiB of data and its table fit into, but not into a part of it."""
+    short = ["--instructions", "2M", "--windows", "3", "--window", "10k", "--warmup", "50k"]
+    own = ["--schemes", "radix4,fpt", "--large-pages", "0", "--set", "os.memory_bytes=8GiB", "--json", "-"]
+    answer = json.loads(flatwalk("compare", "--mix", "2*gups:1GiB", *short, *own).out)
+    assert answer["bias"]["schemes"] == ["radix4", "fpt"]
+
+
 def test_an_error_asks_for_no_windows_that_shorten_warm_ups(flatwalk: Flatwalk) -> None:
     result = flatwalk("compare", *_CLOSE, "--windows", "3", "--error", "0.01%", "--json", "-")
     answer = json.loads(result.out)

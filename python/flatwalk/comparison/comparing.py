@@ -212,7 +212,7 @@ def _record(options: Options, lengths: Lengths, path: Path) -> Path:
 
 def _present(options: Options, response: Response) -> None:
     runs = response["runs"]
-    if str(options.json) != "-":
+    if not options.prints_json:
         machines = by_machine(runs)
         left_out: list[str] = []
         for members in grouped(runs) if len(machines) <= across.MOST else []:
@@ -223,7 +223,7 @@ def _present(options: Options, response: Response) -> None:
             title = f"{runs[0]['workload']} on {names}, {label}"
             left_out += show_machines(*across.rows(schemes, runs), title)
         say_left_out(list(dict.fromkeys(left_out)))
-    say = output.note if str(options.json) == "-" else output.say
+    say = output.note if options.prints_json else output.say
     note_warnings(runs)
     told = explain(response)
     if told.bias is not None and not told.is_warm:
@@ -237,7 +237,7 @@ def _present(options: Options, response: Response) -> None:
     for point in told.machines:
         say(point.words)
     found = blame.build(runs)
-    if found is not None and str(options.json) != "-":
+    if found is not None and not options.prints_json:
         show_blame(found)
     if options.report is not None:
         from flatwalk.report import render  # noqa: PLC0415

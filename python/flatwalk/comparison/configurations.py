@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from flatwalk import engine, machine_files, output, settings, variations
 from flatwalk.comparison.simpoints import paths_of
-from flatwalk.defaults import SEED
+from flatwalk.defaults import MACHINE, SEED
 from flatwalk.errors import UsageError
 
 if TYPE_CHECKING:
@@ -29,7 +29,7 @@ class Options:
     virt: str | None = None
     host_large_pages: int = 0
     guest_frames: str = "scattered"
-    machine: str = "skylake-server"
+    machine: str = MACHINE
     set: Sequence[str] = ()
     large_pages: str | None = None
     thp: str | None = None
@@ -55,6 +55,11 @@ class Options:
     report: Path | None = None
     keep_trace: Path | None = None
     jobs: int = 0
+
+    @property
+    def prints_json(self) -> bool:
+        """Whether standard output is for JSON, and words go to standard error."""
+        return str(self.json) == "-"
 
     def check_writable(self, programs: Sequence[Path] = ()) -> None:
         """Fails early if a file could not be written, or would replace another one of the command.

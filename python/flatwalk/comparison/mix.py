@@ -114,9 +114,31 @@ def run(options: Options, name: str, lengths: Lengths, runs: list[dict[str, Any]
 def _answer(
     options: Options, mix: dict[str, Any], lengths: Lengths, runs: list[dict[str, Any]]
 ) -> dict[str, Any]:
-    """What `compare --mix --json` writes, with as many windows as `--error` needs."""
+    """What `compare --mix --json` writes."""
     mixed, answer = _weighed(options, mix, lengths, runs)
-    for _ in range(ROUNDS if options.error is not None else 0):
+    if options.error is not None:
+        lengths, mixed, answer = _refined(options, mix, lengths, runs, (mixed, answer))
+        _note_missing(_missing(answer, options.error), mixed, mix)
+    if mixed.too_short is not None:
+        warmed = units.count(min(one["warmup_instructions"] for one in answer["sampling"]))
+        output.note(
+            f"{mixed.too_short} has no room for the warm-up before each window, so that the programs are "
+            f"warmed together for as little as {warmed} instructions."
+        )
+    answer["bias"] = _half_warmed(options, mix, lengths, runs, (mixed, answer))
+    return answer
+
+
+def _refined(
+    options: Options,
+    mix: dict[str, Any],
+    lengths: Lengths,
+    runs: list[dict[str, Any]],
+    first: tuple[Mixed, dict[str, Any]],
+) -> tuple[Lengths, Mixed, dict[str, Any]]:
+    """More windows and their answer, until the error is reached or there are no more."""
+    mixed, answer = first
+    for _ in range(ROUNDS):
         missing = _missing(answer, options.error or 0.0)
         had = answer["sampling"][0]["windows"]
         if missing is None or missing.reached or missing.needed is None:
@@ -131,41 +153,54 @@ def _answer(
         mixed, answer = _weighed(options, mix, lengths, runs)
         if answer["sampling"][0]["windows"] <= had:
             break
-    missing = None if options.error is None else _missing(answer, options.error)
-    if missing is not None:
-        output.note(missing.words)
-        if not missing.reached and _is_full(mixed, missing.needed or missing.windows):
-            output.note(
-                f"More than {mixed.most_windows} windows leave no room for the warm-up before each; try more "
-                "--instructions, or a shorter --warmup."
-            )
-        elif not missing.reached and any(map(is_trace, mix["programs"])):
-            output.note(
-                "A mix has as many windows as its program with the fewest; to record more: "
-                f"flatwalk record --windows {missing.needed or 2 * missing.windows} -o FILE -- CMD"
-            )
-    if mixed.too_short is not None:
-        warmed = units.count(min(one["warmup_instructions"] for one in answer["sampling"]))
+    return lengths, mixed, answer
+
+
+def _note_missing(missing: Missing | None, mixed: Mixed, mix: dict[str, Any]) -> None:
+    """Notes whether the error that was asked for is reached, and what to try if it is not."""
+    if missing is None:
+        return
+    output.note(missing.words)
+    if not missing.reached and _is_full(mixed, missing.needed or missing.windows):
         output.note(
-            f"{mixed.too_short} has no room for the warm-up before each window, so that the programs are "
-            f"warmed together for as little as {warmed} instructions."
+            f"More than {mixed.most_windows} windows leave no room for the warm-up before each; try more "
+            "--instructions, or a shorter --warmup."
         )
-    pair = _most_different([result for result in answer["runs"] if not is_bound(result["cores"][0])])
+    elif not missing.reached and any(map(is_trace, mix["programs"])):
+        output.note(
+            "A mix has as many windows as its program with the fewest; to record more: "
+            f"flatwalk record --windows {missing.needed or 2 * missing.windows} -o FILE -- CMD"
+        )
+
+
+def _half_warmed(
+    options: Options,
+    mix: dict[str, Any],
+    lengths: Lengths,
+    runs: list[dict[str, Any]],
+    found: tuple[Mixed, dict[str, Any]],
+) -> Bias | None:
+    """Whether windows that are warmed half as long agree with those found; None where nothing is compared."""
+    mixed, answer = found
+    results = answer["runs"]
+    pair = _most_different([result for result in results if not is_bound(result["cores"][0])])
     halves = halved(mixed.requests)
     # Where recorded segments hold no more than half, both would be the same.
-    if pair and any(
+    differs = any(
         one["sampled"] and one["warmup_instructions"] > half["sampling"]["warmup"]
         for one, half in zip(answer["sampling"], halves, strict=True)
-    ):
-        asked = [result["cores"][0]["configuration"] for result in pair]
-        simulated = _mix(options, mix, lengths)
-        cores, of_half = simulated.together(asked, halves, ", half warmed")
-        half_alone = dict(zip(mixed.requests_alone, halved(list(mixed.requests_alone.values())), strict=True))
-        alone = simulated.alone(half_alone, runs[0], ", half warmed")
-        weights = Weights.of({**answer, "alone": _alone(alone)})
-        half = weights.ratio(cores[1], cores[0])
-        answer["bias"] = _bias(answer, pair, half, of_half, _warmer(mixed, lengths))
-    return answer
+    )
+    if not pair or not differs:
+        return None
+    # What was asked for: a core's own configuration has its part of the memory already.
+    asked = [runs[results.index(result)] for result in pair]
+    simulated = _mix(options, mix, lengths)
+    cores, of_half = simulated.together(asked, halves, ", half warmed")
+    half_alone = dict(zip(mixed.requests_alone, halved(list(mixed.requests_alone.values())), strict=True))
+    alone = simulated.alone(half_alone, runs[0], ", half warmed")
+    weights = Weights.of({**answer, "alone": _alone(alone)})
+    half = weights.ratio(cores[1], cores[0])
+    return _bias(answer, pair, half, of_half, _warmer(mixed, lengths))
 
 
 def _is_full(mixed: Mixed, windows: int) -> bool:
@@ -298,14 +333,14 @@ def _check(options: Options, mix: dict[str, Any], runs: list[dict[str, Any]]) ->
 
 def _present(options: Options, answer: dict[str, Any]) -> None:
     results, names = answer["runs"], answer["mix"]["programs"]
-    if str(options.json) != "-":
+    if not options.prints_json:
         for group in by_pages(results):
             first = group[0]["cores"][0]
             title = f"{answer['mix']['name']} on {machine_label(first)}, {pages_label(first)}"
             output.table(*_table(group, names), title=title)
     runs = [run for result in results for run in result["cores"]]
     note_warnings(runs)
-    say = output.note if str(options.json) == "-" else output.say
+    say = output.note if options.prints_json else output.say
     bias = answer["bias"]
     if bias is not None and not bias["agrees"]:
         output.note(f"warning: {bias_words(bias)}")

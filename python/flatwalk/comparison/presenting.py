@@ -168,9 +168,9 @@ def json_written(path: Path | None, answer: object) -> Iterator[None]:
             write_json(path, answer)
 
 
-def write_json(path: Path, answer: object) -> None:
+def write_json(path: Path, answer: object, *, indent: int = 2) -> None:
     """Writes JSON to a file, or to standard output if the path is `-`."""
-    text = output.as_json(answer) + "\n"
+    text = output.as_json(answer, indent=indent) + "\n"
     if str(path) == "-":
         sys.stdout.write(text)
     else:

@@ -296,6 +296,7 @@ def _nested(
 ) -> int:
     """Runs a command in a guest of a guest and reports its walks; the command's exit status."""
     from flatwalk import output  # noqa: PLC0415
+    from flatwalk.comparison.presenting import write_json  # noqa: PLC0415
     from flatwalk.vm import nested  # noqa: PLC0415
 
     inner = nested.Guest(machine.mode, nested.mebibytes(machine.memory), machine.parameters)
@@ -308,13 +309,7 @@ def _nested(
     for line in outcome.walks.words():
         output.note(line)
     if json is not None:
-        document = output.as_json(
-            {"host_mode": host_mode, "mode": machine.mode, **outcome.walks.document()}, indent=1
-        )
-        if str(json) == "-":
-            print(document)
-        else:
-            output.write_whole(json, document + "\n")
+        write_json(json, {"host_mode": host_mode, "mode": machine.mode, **outcome.walks.document()}, indent=1)
     return outcome.status
 
 
