@@ -190,6 +190,17 @@ def test_what_is_no_configuration_is_refused(tmp_path: Path, text: str) -> None:
         champsim.load(path)
 
 
+@pytest.mark.parametrize("levels", [2, 3, 4, 5, 6])
+def test_a_scheme_is_named_only_if_there_is_one(levels: int) -> None:
+    found = champsim.machine(config(virtual_memory={"num_levels": levels}), "x", "x.json")
+    words = next(note for note in found.notes if note.startswith(f"Its page tables have {levels} levels"))
+    assert words.endswith(
+        f": compare with the scheme radix{levels}."
+        if f"radix{levels}" in settings.names("scheme")
+        else ", as those of no shipped scheme."
+    )
+
+
 #: ChampSim's kinds of accesses.
 KINDS = ("LOAD", "RFO", "PREFETCH", "WRITE", "TRANSLATION")
 

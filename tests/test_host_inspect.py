@@ -179,8 +179,8 @@ def test_levels_by_hand() -> None:
         Level(1, 1, 2, 4096),
     ]
     assert process.radix_levels([], 4)[1:] == [Level(n, 0, 0, 0) for n in (3, 2, 1)]
-    assert process.radix_levels(pages, 4)[3].occupancy(512) == 2 / 512
-    assert process.radix_levels([], 4)[3].occupancy(512) == 0
+    assert process.radix_levels(pages, 4)[3].occupancy == 2 / 512
+    assert process.radix_levels([], 4)[3].occupancy == 0
 
 
 @pytest.mark.parametrize(
@@ -360,6 +360,19 @@ def test_the_drawing_has_all_notes(
     page = (tmp_path / "x.html").read_text()
     assert "One." in page
     assert "Pages of 64 KiB: the schemes have 4 KiB pages" in page
+
+
+def test_nodes_have_as_many_entries_as_fit_into_a_page(
+    call: Callable[..., Result], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    made = Process(1, "made up", [Area(0, 1 << 28, "rw-p", "")], [Pages(0, 1 << 28, large=False)], None, [])
+    monkeypatch.setattr(process, "read", lambda _: made)
+    record = host(page_bytes=65536)
+    monkeypatch.setattr(machine, "describe", lambda: record)
+    done = call("host", "inspect", "1", "--html", "x.html")
+    page = (tmp_path / "x.html").read_text()
+    assert re.search(r"L1 +1 +64 KiB +4096 +50 %", done.out), done.out
+    assert "<td>L1</td><td>1</td><td>64 KiB</td><td>4096</td><td>50 %</td>" in page
 
 
 def test_the_same_seed_simulates_the_same() -> None:

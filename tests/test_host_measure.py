@@ -357,6 +357,8 @@ def test_a_saved_result_comes_back(tmp_path: Path, kernel: Callable[..., list[An
             lambda r: r | {"samples": [r["samples"][0] | {"controls_nanoseconds": {"clock": 0}}]},
             "sample 0 is not a measurement",
         ),
+        (lambda r: r | {"samples": [r["samples"][0] | {"value": 10**400}]}, "sample 0 is not a measurement"),
+        (lambda r: r | {"host": {"cpu": None}}, r"key host\.cpu is of the wrong kind"),
     ],
 )
 def test_files_that_are_no_results(
@@ -369,8 +371,9 @@ def test_files_that_are_no_results(
         results.load(path)
 
 
-def test_no_json_at_all(tmp_path: Path) -> None:
-    (tmp_path / "a.json").write_text("{")
+@pytest.mark.parametrize("text", ["{", "[" * 100_000])
+def test_no_json_at_all(tmp_path: Path, text: str) -> None:
+    (tmp_path / "a.json").write_text(text)
     with pytest.raises(UsageError, match="not valid JSON"):
         results.load(tmp_path / "a.json")
     with pytest.raises(UsageError, match="no file"):

@@ -183,7 +183,7 @@ def test_windows_needed() -> None:
 
 def test_nothing_heavy_is_loaded_before_it_is_needed() -> None:
     code = (
-        "import sys, flatwalk.comparing, flatwalk.intervals;"
+        "import sys, flatwalk.comparison.comparing, flatwalk.answer.intervals;"
         "print(sorted({n.partition('.')[0] for n in sys.modules} & {'scipy', 'numpy', 'jinja2', 'rich'}))"
     )
     done = subprocess.run([sys.executable, "-I", "-c", code], capture_output=True, text=True, check=True)

@@ -315,6 +315,31 @@ def test_a_sweep_is_refused_before_anything_runs(keys: dict[str, Any], words: st
         plan.plan(sweep_of(**keys))
 
 
+@pytest.mark.parametrize(
+    ("keys", "key", "remedy"),
+    [
+        ({"instructions": "abc"}, "instructions", "for example 100M"),
+        ({"instructions": 0}, "instructions", "above 0"),
+        ({"warmup": "-1"}, "warmup", "for example 100M"),
+        ({"skip": "1.5"}, "skip", "for example 100M"),
+        ({"window": "0", "exhaustive": False}, "window", "above 0"),
+        ({"window": 1}, "window", "give 1000 or more"),
+        ({"windows": "4X"}, "windows", "for example 100M"),
+        ({"windows": 4}, "exhaustive", "leave out windows and window, or exhaustive"),
+        ({"thp": []}, "thp", "leave it out"),
+        ({"cores": []}, "cores", "leave it out"),
+    ],
+)
+def test_a_mistake_in_a_sweep_names_file_key_and_remedy(
+    tmp_path: Path, keys: dict[str, Any], key: str, remedy: str
+) -> None:
+    path = write(tmp_path / "mine.toml", **keys)
+    with pytest.raises(UsageError) as caught:
+        Sweep.read(str(path))
+    assert caught.value.where == f"{path}, {key}"
+    assert remedy in (caught.value.remedy or "")
+
+
 def test_batches_share_a_request_and_fit_into_memory() -> None:
     units = plan.plan(sweep_of(seeds=[1, 2, 3], set={"llc.ways": [4, 8, 16]}))
     for memory, most in ((1 << 40, 16), (1 << 20, 1)):
@@ -503,6 +528,24 @@ def test_two_writers_store_each_run_once(tmp_path: Path) -> None:
     writers[0].compact()
     assert len(list((tmp_path / "runs").iterdir())) == 1
     assert sorted(stored_keys(tmp_path)) == sorted(row["key"] for row in rows)
+
+
+def test_what_another_sweep_stored_meanwhile_is_not_new(tmp_path: Path) -> None:
+    missing = plan.plan(sweep_of())
+    told: list[tuple[int, int | None]] = []
+    stored = []
+    for _ in range(2):  # both were planned before either had a result
+        outcome = run.run(
+            "small",
+            missing,
+            made(tmp_path),
+            make=lambda: Here(set(), []),
+            workers=1,
+            progress=lambda *so_far: told.append(so_far),
+        )
+        stored.append((outcome.new, outcome.failed))
+        assert told[-1] == (2, 2)
+    assert stored == [(2, []), (0, [])]
 
 
 def made(place: Path) -> store.Results:

@@ -176,3 +176,9 @@ def test_the_page_says_what_varies_and_has_every_run() -> None:
     one = sweep.render(table([row(scheme="<b>")]), "results", "0.0.0")
     assert "1 run<" in one
     assert "<b>" not in one
+
+
+def test_numbers_are_in_order_though_some_are_missing() -> None:
+    rows = [row(large_pages=share, thp="never" if share is None else None) for share in (100, None, 5, 0)]
+    page = sweep.render(table(rows), "results", "0.0.0")
+    assert dict(re.findall("<dt>(.*?)</dt><dd>(.*?)</dd>", page))["large_pages"] == "0 %, 5 %, 100 %, –"

@@ -344,12 +344,40 @@ def test_a_run_that_lacks_what_figures_need_is_refused(tmp_path: Path, key: str)
 
 
 @pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        ("version", 2),
+        ("trace", []),
+        ("sampling", 3),
+        ("bias", 3),
+        ("settings", None),
+        ("configuration", None),
+        ("ipc", "x"),
+        ("instructions", None),
+        ("windows", 3),
+        ("windows", [3]),
+        ("cycle_stack", {}),
+        ("warnings", None),
+        ("speedup", "x"),
+    ],
+)
+def test_a_figure_that_is_something_else_is_refused(tmp_path: Path, key: str, value: object) -> None:
+    found = answer(fake.sample(fake.gups()))
+    (found if key in found else found["runs"][1])[key] = value
+    path = tmp_path / "out.json"
+    path.write_text(json.dumps(found))
+    with pytest.raises(FlatwalkError, match=f"not a whole result: its {key} is of the wrong kind"):
+        read_answer(path)
+
+
+@pytest.mark.parametrize(
     ("content", "words"),
     [
         ("no", "is not JSON"),
         pytest.param("[" * 100_000, "is not JSON", id="deep"),
         ("[]", "not the result"),
         ('{"schema": "flatwalk-mix/1"}', "not the result"),
+        ('{"schema": []}', "not the result"),
         ('{"schema": "flatwalk-compare/2"}', "it has no runs"),
         ('{"schema": "flatwalk-compare/1"}', "it has no runs"),
         ('{"schema": "flatwalk-compare/2", "runs": []}', "it has no runs"),
@@ -371,7 +399,7 @@ def test_what_is_no_answer_is_refused(tmp_path: Path, content: str, words: str) 
 
 
 _TABLE = """
-from flatwalk.presenting import show_table
+from flatwalk.comparison.presenting import show_table
 from tests import fake
 response = fake.sample(fake.gups())
 for run in response["runs"]:

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, Self, SupportsIndex, TypedDict, Unpack, c
 from flatwalk import engine, machine_files, output, prototypes, settings, units, variations, walking
 from flatwalk.answer import explain, results
 from flatwalk.comparison import comparing, configurations, presenting
-from flatwalk.defaults import SEED, WALK_INSTRUCTIONS
+from flatwalk.defaults import MACHINE, SEED, WALK_INSTRUCTIONS
 from flatwalk.errors import FlatwalkError, UsageError
 from flatwalk.mechanism import Mechanism, Miss, Translation
 from flatwalk.organisation import Found, Geometry, Memory, Next, Organisation, OutOfMemory
@@ -72,7 +72,7 @@ __all__ = [
 ]
 
 
-class _Setting:
+class _Definition:
     """A scheme or a machine: a table of keys as its file has them."""
 
     kind = ""
@@ -134,7 +134,7 @@ class _Setting:
 
     def __eq__(self, other: object) -> bool:
         """True of the same kind with the same keys."""
-        return isinstance(other, _Setting) and self.kind == other.kind and self._table == other._table
+        return isinstance(other, _Definition) and self.kind == other.kind and self._table == other._table
 
     def __hash__(self) -> int:
         """By its keys."""
@@ -157,7 +157,7 @@ class _Setting:
         return f"{head}<table>{rows}</table>"
 
 
-class Scheme(_Setting):
+class Scheme(_Definition):
     """A page-table organisation with its mechanisms: see docs/settings.md, Schemes."""
 
     kind = "scheme"
@@ -194,7 +194,7 @@ class Scheme(_Setting):
         return cls(prototypes.scheme(parts, start.table, name))
 
 
-class Machine(_Setting):
+class Machine(_Definition):
     """TLBs, page-walk caches, walkers, caches, memory and core: see docs/settings.md, Machines."""
 
     kind = "machine"
@@ -474,7 +474,7 @@ def compare(
     command: Sequence[str] | None = None,
     addresses: NDArray[np.uint64] | None = None,
     schemes: str | Scheme | Sequence[str | Scheme] = settings.DEFAULT_SCHEMES,
-    machine: str | Machine | Sequence[str | Machine] = "skylake-server",
+    machine: str | Machine | Sequence[str | Machine] = MACHINE,
     large_pages: int | Sequence[int] | None = None,
     thp: str | None = None,
     mode: str = "timing",
@@ -733,7 +733,7 @@ class Walk:
 
     @property
     def accesses(self) -> int:
-        """Entries that a walk without any page-walk cache's help reads."""
+        """Entries that a walk reads now, with what the page-walk caches hold; 0 where translation is free."""
         return int(self.answer["accesses"])
 
     def __repr__(self) -> str:
@@ -747,7 +747,7 @@ def walk(
     workload: str | Workload | None = None,
     trace: str | Path | None = None,
     scheme: str | Scheme = "radix4",
-    machine: str | Machine = "skylake-server",
+    machine: str | Machine = MACHINE,
     large_pages: int = 0,
     instructions: int | str = WALK_INSTRUCTIONS,
     seed: int = SEED,

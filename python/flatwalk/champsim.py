@@ -297,7 +297,10 @@ def _walker(reader: _Reader, found: Imported) -> None:
     found.put("walker.entry", entry, f"PTW.lower_level = {lower}")
     if not lower.endswith(("L1D", "L2C")):
         found.notes.append(f"PTW.lower_level is {lower}; here walks begin at the {entry.upper()}.")
-    found.notes.append(f"Its page tables have {levels} levels: compare with the scheme radix{levels}.")
+    scheme = f"radix{levels}"
+    shipped = scheme in settings.names("scheme")
+    with_ = f": compare with the scheme {scheme}." if shipped else ", as those of no shipped scheme."
+    found.notes.append(f"Its page tables have {levels} levels{with_}")
 
 
 def _memory(reader: _Reader, found: Imported) -> None:

@@ -77,6 +77,11 @@ def parse_percent(text: str, where: str) -> float:
     return value
 
 
+def ratio(above: float | None, below: float | None) -> float | None:
+    """One figure over another; None where one is missing, or the lower one is 0."""
+    return above / below if above is not None and below else None
+
+
 def size(count: float) -> str:
     """Bytes for a person: `16.04 MiB`."""
     value = float(count)

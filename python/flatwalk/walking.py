@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from flatwalk import engine, machine_files, output, settings, units, variations
-from flatwalk.answer.results import settings_label
+from flatwalk.answer.results import machine_label
 from flatwalk.defaults import SEED
 from flatwalk.errors import UsageError
 from flatwalk.workload import DEFAULT_WORKLOAD, parse_workload
@@ -139,8 +139,8 @@ def _source(options: Options) -> dict[str, Any]:
 
 def lines(answer: dict[str, Any]) -> list[str]:
     """An explanation for a person: what is walked, each step, and what comes of it."""
-    on = ", ".join(filter(None, (answer["machine"], settings_label(answer["settings"]))))
-    title = f"{answer['address']} of {answer['workload']} under {answer['scheme']} on {on}"
+    where = f"of {answer['workload']} under {answer['scheme']} on {machine_label(answer)}"
+    title = f"{answer['address']} {where}"
     found = [f"{title}, after {units.count(answer['instructions'])} instructions"]
     if answer["moved_to"] is not None:
         found.append(f"The scheme's addresses are narrower: this one is moved to {answer['moved_to']} there.")

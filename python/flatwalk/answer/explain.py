@@ -84,7 +84,7 @@ class Answer:
 
 
 @dataclass(frozen=True)
-class _Setting:
+class _Place:
     """One machine and large-page setting: its runs against the reference."""
 
     label: str
@@ -94,7 +94,7 @@ class _Setting:
     sampling: Sampling | None
 
     @classmethod
-    def of(cls, members: list[Run], among: list[Run], sampling: Sampling | None) -> _Setting:
+    def of(cls, members: list[Run], among: list[Run], sampling: Sampling | None) -> _Place:
         reference = next((run for run in members if not is_bound(run)), members[0])
         found = {
             run["scheme"]: compared
@@ -164,7 +164,7 @@ def explain(response: Response) -> Answer:
     """The answer; runs carry their speed-ups."""
     sampling = response.get("sampling")
     runs = response["runs"]
-    machines = [[_Setting.of(members, runs, sampling) for members in pages] for pages in by_machine(runs)]
+    machines = [[_Place.of(members, runs, sampling) for members in pages] for pages in by_machine(runs)]
     settings = [setting for pages in machines for setting in pages]
     bias = response.get("bias")
     return Answer(
@@ -186,11 +186,11 @@ def explain(response: Response) -> Answer:
 # --- the verdict
 
 
-def _about(topic: str, settings: list[_Setting], words: Callable[[_Setting], str]) -> list[Point]:
+def _about(topic: str, settings: list[_Place], words: Callable[[_Place], str]) -> list[Point]:
     return [Point(f"{topic} at {setting.label}", said) for setting in settings if (said := words(setting))]
 
 
-def _huge_pages(settings: list[_Setting], among: list[Run]) -> list[Point]:
+def _huge_pages(settings: list[_Place], among: list[Run]) -> list[Point]:
     """What each further large-page setting of a machine does to the reference, against its first."""
     first = settings[0]
     here, old = pages_label(first.reference), first.reference
@@ -218,11 +218,11 @@ def _huge_pages(settings: list[_Setting], among: list[Run]) -> list[Point]:
     return points
 
 
-def _verb(setting: _Setting, run: Run) -> str:
+def _verb(setting: _Place, run: Run) -> str:
     return f"{run['scheme']} is" if setting.timed else f"{run['scheme']}'s walks make"
 
 
-def _of_pair(setting: _Setting, run: Run, base: Run) -> str | None:
+def _of_pair(setting: _Place, run: Run, base: Run) -> str | None:
     """`fpt is 10 % faster than radix4 (9.0 to 11.0 %)`."""
     compared = setting.between(run, base)
     if compared is None:
@@ -249,7 +249,7 @@ def _best_of(found: list[Difference]) -> Difference | None:
     return max(better, key=lambda one: one.merit, default=None)
 
 
-def _best_words(setting: _Setting, best: Difference, found: list[Difference]) -> str:
+def _best_words(setting: _Place, best: Difference, found: list[Difference]) -> str:
     """What the best one gains, and which others gain as much."""
     words = f"{best.run['scheme']} is best, "
     amount, _, interval = best.words.partition(" (")
@@ -267,7 +267,7 @@ def _same_words(same: list[Run]) -> str:
     return f"; {_names(same)} {'is' if len(same) == 1 else 'are'} {WITHIN} of it" if same else ""
 
 
-def _none_words(setting: _Setting, found: list[Difference], *, why: bool) -> str:
+def _none_words(setting: _Place, found: list[Difference], *, why: bool) -> str:
     """That none of some schemes is better than the reference, and how much worse the worst is."""
     name = setting.reference["scheme"]
     open_ones = [one for one in found if one.standing is Standing.UNDECIDED]
@@ -293,7 +293,7 @@ def _none_words(setting: _Setting, found: list[Difference], *, why: bool) -> str
     return words
 
 
-def _designs(setting: _Setting) -> list[Difference]:
+def _designs(setting: _Place) -> list[Difference]:
     """Schemes with the reference's mechanisms, and of its levels where they have a twin with these."""
     deeper = {five["scheme"] for _, five in twins.by_fifth_level(setting.runs)}
     return [
@@ -304,12 +304,12 @@ def _designs(setting: _Setting) -> list[Difference]:
     ]
 
 
-def _of_all(setting: _Setting, found: list[Difference], *, why: bool = False) -> str:
+def _of_all(setting: _Place, found: list[Difference], *, why: bool = False) -> str:
     best = _best_of(found)
     return _none_words(setting, found, why=why) if best is None else _best_words(setting, best, found)
 
 
-def _design(setting: _Setting) -> str:
+def _design(setting: _Place) -> str:
     """What tables are worth; and the bound, where nothing else was run."""
     found = _designs(setting)
     if not found:
@@ -318,7 +318,7 @@ def _design(setting: _Setting) -> str:
     return _of_all(setting, found, why=True) + (f"; {free}" if free else "")
 
 
-def _together(setting: _Setting) -> str:
+def _together(setting: _Place) -> str:
     """The best of all schemes and the bound, where the design alone is not all."""
     found, name = setting.schemes, setting.reference["scheme"]
     if found and len(_designs(setting)) == len(found):
@@ -331,12 +331,12 @@ def _together(setting: _Setting) -> str:
     return f"only {name} was run: add schemes to compare it with" if len(setting.runs) == 1 else ""
 
 
-def _pairs(setting: _Setting, pairs: list[tuple[Run, Run]]) -> str:
+def _pairs(setting: _Place, pairs: list[tuple[Run, Run]]) -> str:
     said = [words for base, run in pairs if (words := _of_pair(setting, run, base)) is not None]
     return "; ".join(said)
 
 
-def _mechanism_points(settings: list[_Setting]) -> list[Point]:
+def _mechanism_points(settings: list[_Place]) -> list[Point]:
     """What page-table priority adds, and any other mechanism, to a scheme that was run without it too."""
     found = [(setting, twins.by_mechanism(setting.runs)) for setting in settings]
     return [
@@ -347,18 +347,18 @@ def _mechanism_points(settings: list[_Setting]) -> list[Point]:
     ]
 
 
-def _fifth_level(setting: _Setting) -> str:
+def _fifth_level(setting: _Place) -> str:
     return _pairs(setting, twins.by_fifth_level(setting.runs))
 
 
 # --- scheme by scheme
 
 
-def _group(setting: _Setting) -> Group:
+def _group(setting: _Place) -> Group:
     return Group(setting.label, setting.reference, list(_lines(setting, setting.schemes)))
 
 
-def _free_words(setting: _Setting, best: Difference | None) -> str:
+def _free_words(setting: _Place, best: Difference | None) -> str:
     """What the bound says, beside what the best scheme gains."""
     bound = setting.bound
     if bound is None or not setting.timed:
@@ -385,7 +385,7 @@ def _mechanisms(run: Run) -> str:
     return f"; {joined(words)}" if words else ""
 
 
-def _lines(setting: _Setting, found: list[Difference]) -> Iterable[Line]:
+def _lines(setting: _Place, found: list[Difference]) -> Iterable[Line]:
     reference = setting.reference
     yield Line([reference], _reference_words(setting))
     yield from _ranked(setting, [one for one in found if one.standing is Standing.BETTER])
@@ -410,7 +410,7 @@ def _lines(setting: _Setting, found: list[Difference]) -> Iterable[Line]:
         )
 
 
-def _ranked(setting: _Setting, found: list[Difference]) -> Iterable[Line]:
+def _ranked(setting: _Place, found: list[Difference]) -> Iterable[Line]:
     """The best first; those that cannot be told apart from a better one stand with it."""
     left = sorted(found, key=lambda one: -one.merit)
     while left:
@@ -429,7 +429,7 @@ def _ranked(setting: _Setting, found: list[Difference]) -> Iterable[Line]:
         yield Line([first.run, *same], words + _mechanisms(first.run), first.standing)
 
 
-def _reference_words(setting: _Setting) -> str:
+def _reference_words(setting: _Place) -> str:
     base, bound = setting.reference, setting.bound
     words = "what the others are compared with" if is_bound(setting.runs[0]) else "the baseline"
     facts = []

@@ -13,7 +13,7 @@ from flatwalk.answer.types import RunResult, Sampled, TraceSummary, WindowResult
 from flatwalk.errors import FlatwalkError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Mapping, Sequence
     from pathlib import Path
 
 T = TypeVar("T")
@@ -37,6 +37,21 @@ _RUN_KEYS = (
     *("windows", "cycle_stack"),
     *("page_table_bytes", "walk", "tlb", "caches", "os", "warnings"),
 )
+#: What answers and their runs have of each kind, where they have it.
+_KINDS: dict[Any, tuple[str, ...]] = {
+    str: ("version", "scheme", "machine", "workload"),
+    str | None: ("thp",),
+    dict: ("trace", "settings", "configuration", "page_table", "walk", "os"),
+    dict | None: ("sampling", "bias", "intervals"),
+    list: ("windows", "cycle_stack", "tlb", "caches", "warnings"),
+    int | float: ("instructions", "walks", "page_table_bytes", "data_bytes"),
+    int | float | None: (
+        *("large_pages", "cycles", "ipc", "speedup", "speedup_low", "speedup_high"),
+        *("accesses_per_walk", "walk_latency_cycles", "walk_queue_cycles", "walk_access_cycles"),
+    ),
+}
+#: Of the lists those of tables.
+_TABLES = ("windows", "cycle_stack", "tlb", "caches")
 
 
 class Intervals(TypedDict):
@@ -138,7 +153,7 @@ def read_answer(path: Path) -> Response:
             f"{path} is not JSON", remedy="give a file that flatwalk compare --json wrote"
         ) from error
     schema = found.get("schema") if isinstance(found, dict) else None
-    if schema not in {SCHEMA, FIRST_SCHEMA}:
+    if schema not in (SCHEMA, FIRST_SCHEMA):
         raise FlatwalkError(
             f"{path} is not the result of a comparison",
             remedy=f"give a file that flatwalk compare --json wrote, whose schema is {SCHEMA}",
@@ -153,15 +168,25 @@ def read_answer(path: Path) -> Response:
                 run.setdefault(key, None)
             for key in ("windows", "cycle_stack"):
                 run.setdefault(key, [])
-    if found.get("bias") is not None:
-        lacking = {"speedup_low": None, "speedup_high": None, "remedy": "a longer --warmup"}
-        found["bias"] = lacking | found["bias"]
     for run in runs:
         run.setdefault("settings", {})
     for of, keys in ((found, ("version", "trace")), *((run, _RUN_KEYS) for run in runs)):
-        if missing := [key for key in keys if key not in of]:
-            raise _incomplete(path, f"it lacks {', '.join(missing[:3])}")
+        if (fault := _fault(of, keys)) is not None:
+            raise _incomplete(path, fault)
+    if found.get("bias") is not None:
+        lacking = {"speedup_low": None, "speedup_high": None, "remedy": "a longer --warmup"}
+        found["bias"] = lacking | found["bias"]
     return cast("Response", found)
+
+
+def _fault(of: dict[str, Any], required: Sequence[str]) -> str | None:
+    """What is wrong with an answer, or a run of one: which keys it lacks, or one of another kind."""
+    if missing := [key for key in required if key not in of]:
+        return f"it lacks {', '.join(missing[:3])}"
+    unfit = [
+        key for kind, keys in _KINDS.items() for key in keys if key in of and not isinstance(of[key], kind)
+    ] or [key for key in _TABLES if not all(isinstance(item, dict) for item in of.get(key, ()))]
+    return f"its {unfit[0]} is of the wrong kind" if unfit else None
 
 
 def _incomplete(path: Path, why: str) -> FlatwalkError:
@@ -209,7 +234,7 @@ def _value_label(key: str, value: object) -> str:
     return str(value)
 
 
-def machine_label(run: Run) -> str:
+def machine_label(run: Mapping[str, Any]) -> str:
     """The machine of a run for a person, with what differs from its file."""
     return ", ".join(filter(None, (run["machine"], settings_label(run["settings"]))))
 
@@ -439,15 +464,11 @@ def add_energy(runs: list[Run]) -> None:
 
     Both are per instruction; `None` where nothing was timed or the machine has no figures.
     """
-
-    def ratio(value: float | None, base: float | None) -> float | None:
-        return value / base if base and value is not None else None
-
     for group in grouped(runs):
         base = group[0]
         for run in group:
-            run["relative_cache_energy"] = ratio(cache_energy_nj(run), cache_energy_nj(base))
-            run["relative_off_chip_accesses"] = ratio(off_chip_accesses(run), off_chip_accesses(base))
+            run["relative_cache_energy"] = units.ratio(cache_energy_nj(run), cache_energy_nj(base))
+            run["relative_off_chip_accesses"] = units.ratio(off_chip_accesses(run), off_chip_accesses(base))
 
 
 def cache_energy_nj(run: Run) -> float | None:

@@ -16,7 +16,7 @@ from flatwalk.commands.options import (
     complete_names,
     report_path,
 )
-from flatwalk.defaults import SEED
+from flatwalk.defaults import MACHINE, SEED
 from flatwalk.help import PLAIN, examples
 
 app = typer.Typer(**PLAIN)
@@ -211,7 +211,7 @@ def compare(
             host_large_pages=host_large_pages,
             guest_frames=guest_frames,
             mix=mix,
-            machine=machine or ("skylake-server" if mix is None else "skylake-server-4core"),
+            machine=machine or (MACHINE if mix is None else "skylake-server-4core"),
             set=set_ or [],
             large_pages=large_pages,
             thp=thp,

@@ -7,7 +7,7 @@ import typer
 from typer import Argument, Option
 
 from flatwalk.commands.options import JsonFlag, Settings, complete_names
-from flatwalk.defaults import WALK_INSTRUCTIONS
+from flatwalk.defaults import MACHINE, WALK_INSTRUCTIONS
 from flatwalk.help import PLAIN, examples
 
 app = typer.Typer(**PLAIN)
@@ -41,7 +41,7 @@ def walk(
             autocompletion=complete_names("machine"),
             help="Machine; host is this one.",
         ),
-    ] = "skylake-server",
+    ] = MACHINE,
     set_: Settings = None,
     large_pages: Annotated[
         int, Option(metavar="P", min=0, max=100, help="Per cent of memory on 2 MiB pages.")

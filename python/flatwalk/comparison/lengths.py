@@ -59,31 +59,36 @@ class Lengths:
         simpoints: Path | None = None,
         weights: Path | None = None,
         aligned: bool = False,
+        file: str | None = None,
     ) -> Lengths:
-        """The lengths that the command line asks for.
+        """The lengths that the command line asks for, or a file.
 
         Raises:
             UsageError: If one is not a count, nothing is to be measured, or two contradict each other.
         """
+        dashes = "--" if file is None else ""
+        place = dashes or f"{file}, "
 
-        def read(text: str | None, option: str) -> int | None:
-            return None if text is None else units.parse_count(text, option)
+        def read(text: str | None, name: str) -> int | None:
+            return None if text is None else units.parse_count(text, f"{place}{name}")
 
-        measured, length = read(instructions, "--instructions"), read(window, "--window")
-        for value, option in ((measured, "--instructions"), (length, "--window")):
+        measured, length = read(instructions, "instructions"), read(window, "window")
+        for value, name in ((measured, "instructions"), (length, "window")):
             if value == 0:
-                raise UsageError("nothing is to be simulated", where=option, remedy="give a count above 0")
+                raise UsageError(
+                    "nothing is to be simulated", where=f"{place}{name}", remedy="give a count above 0"
+                )
         if length is not None and length < LEAST_WINDOW:
             raise UsageError(
                 f"windows of {length} instructions are too short to measure",
-                where="--window",
+                where=f"{place}window",
                 remedy=f"give {LEAST_WINDOW} or more",
             )
         if exhaustive and (windows is not None or length is not None):
             raise UsageError(
                 "everything is to be measured, so there are no windows",
-                where="--exhaustive",
-                remedy="leave out --windows and --window, or --exhaustive",
+                where=f"{place}exhaustive",
+                remedy=f"leave out {dashes}windows and {dashes}window, or {dashes}exhaustive",
             )
         if aligned and exhaustive:
             raise UsageError(
@@ -100,9 +105,7 @@ class Lengths:
                 "--skip": skip,
             }
             points = _points(simpoints, weights, length, given)
-        lengths = cls(
-            measured, read(warmup, "--warmup"), read(skip, "--skip") or 0, windows, length, exhaustive
-        )
+        lengths = cls(measured, read(warmup, "warmup"), read(skip, "skip") or 0, windows, length, exhaustive)
         return replace(lengths, points=points, aligned=aligned)
 
     @property

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 import typer
 from typer import Argument, Option
 
+from flatwalk.defaults import MACHINE
 from flatwalk.errors import UsageError, refuse
 from flatwalk.help import PLAIN, examples
 
@@ -149,10 +150,7 @@ def _prepared(
     return measure.Plan(runs, at_most, seed, cpus, count=not no_counters), host
 
 
-@run_app.command(
-    "pagefault", epilog=examples("host pagefault", "host pagefault --save 4level.json --runs 30")
-)
-@app.command("pagefault", epilog=examples("host pagefault", "host pagefault --save 4level.json --runs 30"))
+@_bench("pagefault", "host pagefault", "host pagefault --save 4level.json --runs 30")
 def pagefault(
     *,
     size: Annotated[str, Option(metavar="SIZE", help="What is mapped.")] = "12MiB",
@@ -354,7 +352,7 @@ def inspect(
     ] = None,
     machine: Annotated[
         str, Option(metavar="NAME|PATH", help="Machine whose TLBs and PWC count walks.")
-    ] = "skylake-server",
+    ] = MACHINE,
     simulate: Annotated[
         str | None,
         Option(metavar="PATTERN", help="Simulate accesses to its pages: random, sequential or hot."),

@@ -98,7 +98,6 @@ def _show(found: Process, levels: list[process.Level], host: dict[str, Any]) -> 
         f"{units.size(host['page_bytes'])} pages, {units.size(large)} on 2 MiB pages."
     )
     print()
-    entries = host["page_bytes"] // 8
     output.table(
         ["level of its table", "nodes", "bytes", "entries in use", "occupancy"],
         [
@@ -107,7 +106,7 @@ def _show(found: Process, levels: list[process.Level], host: dict[str, Any]) -> 
                 str(level.nodes),
                 units.size(level.bytes),
                 str(level.entries),
-                units.percent(level.occupancy(entries)),
+                units.percent(level.occupancy),
             ]
             for level in levels
         ],

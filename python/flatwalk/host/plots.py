@@ -164,7 +164,7 @@ def address_space(
         small=units.size(small),
         large=units.size(large),
         clusters=_clusters(found),
-        levels=[(level, units.size(level.bytes), units.percent(level.occupancy(512))) for level in levels],
+        levels=[(level, units.size(level.bytes), units.percent(level.occupancy)) for level in levels],
         headers=headers,
         rows=rows,
         areas=[

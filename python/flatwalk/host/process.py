@@ -306,9 +306,10 @@ class Level:
     entries: int
     bytes: int
 
-    def occupancy(self, entries_per_node: int) -> float:
-        """Share of the entries that is in use."""
-        return self.entries / (self.nodes * entries_per_node) if self.nodes else 0.0
+    @property
+    def occupancy(self) -> float:
+        """Share of the entries, of eight bytes each, that is in use."""
+        return 8 * self.entries / self.bytes if self.bytes else 0.0
 
 
 def radix_levels(pages: list[Pages], levels: int, page_bytes: int = 4096) -> list[Level]:

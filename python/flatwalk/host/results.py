@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from typing import TYPE_CHECKING, Any
 
 from flatwalk.errors import FlatwalkError, UsageError
@@ -54,7 +55,7 @@ def load(path: Path) -> Result:
         raise UsageError(f"there is no file {path}", remedy="check the path") from error
     except OSError as error:
         raise FlatwalkError(f"{path} cannot be read: {error.strerror}") from error
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise _not_ours(path, f"it is not valid JSON ({error})") from error
     if not isinstance(result, dict):
         raise _not_ours(path, "it does not hold a JSON object")
@@ -69,6 +70,8 @@ def load(path: Path) -> Result:
     for key, kind in _KEYS.items():
         if not isinstance(result.get(key), kind):
             raise _not_ours(path, f"its key {key} is missing or of the wrong kind")
+    if not isinstance(result["host"].get("cpu", {}), dict):
+        raise _not_ours(path, "its key host.cpu is of the wrong kind")
     for number, sample in enumerate(result["samples"]):
         if not _is_measurement(sample):
             raise _not_ours(path, f"its sample {number} is not a measurement")
@@ -83,7 +86,9 @@ def _is_measurement(sample: object) -> bool:
 
 
 def _positive(value: object) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool) and 0 < value < float("inf")
+    if not isinstance(value, int | float) or isinstance(value, bool):
+        return False
+    return 0 < value <= sys.float_info.max  # a whole number may be larger
 
 
 def _not_ours(path: Path, why: str) -> UsageError:

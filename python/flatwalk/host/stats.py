@@ -173,10 +173,10 @@ def drifts(values: Sequence[float]) -> bool:
     degrees, rest_degrees = len(batches) - 1, array.size - len(batches)
     if rest_degrees == 0 or _is_constant(array):
         return False
-    # Sums of squares: what is not between batches, which may differ in length, is within them.
+    # Sums of squares: batches may differ in length.
     between = sum(batch.size * float(batch.mean() - array.mean()) ** 2 for batch in batches)
-    within = float(array.var()) * array.size - between
-    ratio = (between / degrees) / (within / rest_degrees) if within > 0 else math.inf
+    within = sum(batch.size * float(batch.var()) for batch in batches)
+    ratio = (between / degrees) / (within / rest_degrees) if within else math.inf
     return float(distributions.f.sf(ratio, degrees, rest_degrees)) < _DRIFT_ALARM
 
 

@@ -99,7 +99,7 @@ def sweep(name: str, place: Path, *, dry_run: bool, status: bool, on: Place) -> 
     outcome = _run(asked, missing, results, on)
     print(
         f"{asked.name}: {len(wanted) - len(outcome.failed):,} of {units.several(len(wanted), 'run')} are "
-        f"stored in {place}, {outcome.done:,} of them new."
+        f"stored in {place}, {outcome.new:,} of them new."
     )
     if outcome.failed:
         raise _failure(outcome.failed)

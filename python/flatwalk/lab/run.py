@@ -36,6 +36,8 @@ class Outcome:
     """What became of the runs."""
 
     done: int = 0
+    #: Of them, those that nobody else had stored meanwhile.
+    new: int = 0
     #: With what is wrong.
     failed: list[tuple[Unit, str]] = field(default_factory=list)
 
@@ -94,8 +96,8 @@ def run(
         elif not _is_of(batch[0].source, done.response):
             outcome.failed.extend((unit, _ANOTHER) for unit in batch)
         else:
-            _store(name, batch, done, results, digest)
             outcome.done += len(batch)
+            outcome.new += _store(name, batch, done, results, digest)
 
     def fail(batch: list[Unit], error: str, again: list[list[Unit]]) -> None:
         if len(batch) > 1:  # which of them it is shows when each is a call of its own
@@ -141,7 +143,8 @@ def _words(error: BaseException) -> str:
     return f"{type(error).__name__}: {error}"
 
 
-def _store(name: str, batch: list[Unit], done: engines.Done, results: Results, digest: str) -> None:
+def _store(name: str, batch: list[Unit], done: engines.Done, results: Results, digest: str) -> int:
+    """Stores what a call found; returns how many of its runs were not there yet."""
     assert done.response is not None
     about = {
         "sweep": name,
@@ -151,7 +154,7 @@ def _store(name: str, batch: list[Unit], done: engines.Done, results: Results, d
     }
     sampling = done.response.get("sampling")
     runs = zip(batch, done.response["runs"], strict=True)
-    results.append([store.row(unit, run, sampling, **about) for unit, run in runs])
+    return results.append([store.row(unit, run, sampling, **about) for unit, run in runs])
 
 
 def estimate_seconds(units: Iterable[Unit], workers: int) -> float | None:

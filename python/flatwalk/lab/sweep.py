@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from flatwalk import engine, settings, units
 from flatwalk.comparison.lengths import Lengths
-from flatwalk.defaults import SEED
+from flatwalk.defaults import MACHINE, SEED
 from flatwalk.errors import UsageError
 
 if TYPE_CHECKING:
@@ -27,7 +27,7 @@ class Sweep:
     schemes: list[str]
     workloads: list[str] = field(default_factory=list)
     traces: list[Path] = field(default_factory=list)
-    machines: list[str] = field(default_factory=lambda: ["skylake-server"])
+    machines: list[str] = field(default_factory=lambda: [MACHINE])
     #: Per cent on 2 MiB pages, or a policy of Linux.
     pages: list[int | str] = field(default_factory=lambda: [0])
     fragmentation: list[float] = field(default_factory=lambda: [0.0])
@@ -85,6 +85,9 @@ class Sweep:
                 where=where,
                 remedy="give one of them",
             )
+        for key in ("thp", "cores"):
+            if table.get(key) == []:
+                raise UsageError("the list is empty", where=f"{where}, {key}", remedy="leave it out")
         counts = {
             key: str(table[key]) for key in ("instructions", "warmup", "skip", "window") if key in table
         }
@@ -108,16 +111,17 @@ class Sweep:
             windows=windows,
             window=counts.get("window"),
             exhaustive=table.get("exhaustive", False),
+            file=where,
         )
         found = cls(
             name=table["name"],
             schemes=table["schemes"],
             workloads=table.get("workloads", []),
             traces=[folder / path for path in table.get("traces", [])],
-            pages=table.get("thp") or table.get("large_pages", [0]),
+            pages=table.get("thp", table.get("large_pages", [0])),
             # As 0 and 0.0 it would be two runs.
             fragmentation=[float(share) for share in table.get("fragmentation", [0.0])],
-            cores=table.get("cores") or [None],
+            cores=table.get("cores", [None]),
             lengths=lengths,
             folder=folder,
             where=where,

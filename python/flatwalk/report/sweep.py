@@ -162,11 +162,10 @@ def _tells(rows: Rows, key: str) -> bool:
 
 
 def _values(rows: Rows, key: str) -> list[Any]:
-    """What a column has, in order."""
+    """What a column has, in order; what is missing is last."""
     found = {row[key] for row in rows}
-    if all(_is_number(value) for value in found):
-        return sorted(found)
-    return sorted(found, key=lambda value: (value is None, str(value)))
+    known = found - {None}
+    return [*(sorted(known) if all(map(_is_number, known)) else sorted(known, key=str)), *(found - known)]
 
 
 def _value(key: str, value: object) -> str:

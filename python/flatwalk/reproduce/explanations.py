@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING
 
 from flatwalk.errors import UsageError
 from flatwalk.reproduce.metrics import AVERAGES, METRICS
+from flatwalk.units import ratio
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -139,10 +140,6 @@ def _written(place: Place, by_label: Mapping[str, tuple[Point, Value]], claim: s
 
 def _over(value: Value, other: Value) -> Value:
     """One point's figures over another's, each workload's over the same one's."""
-
-    def ratio(above: float | None, below: float | None) -> float | None:
-        return above / below if above is not None and below else None
-
     each = {name: ratio(one, other.by_workload.get(name)) for name, one in value.by_workload.items()}
     return replace(value, ours=ratio(value.ours, other.ours), by_workload=each, low=None, high=None)
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, cast
 
 from flatwalk.answer.results import cache_energy_nj, off_chip_accesses, walks_per_1000
+from flatwalk.units import ratio
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -41,10 +42,6 @@ class Metric:
         return self.compares and self.unit in {"%", "ns"}
 
 
-def _ratio(above: float | None, below: float | None) -> float | None:
-    return above / below if above is not None and below else None
-
-
 def _cache(run: Run, name: str) -> CacheResult | None:
     return next((cache for cache in run["caches"] if cache["name"] == name), None)
 
@@ -57,7 +54,7 @@ def _misses(name: str, kind: str) -> Callable[[Run, Run, Run], float | None]:
         misses, accesses = counts[f"{kind}_misses"], counts[f"{kind}_accesses"]
         assert isinstance(misses, int)
         assert isinstance(accesses, int)
-        share = _ratio(misses, accesses)
+        share = ratio(misses, accesses)
         return None if share is None else 100 * share
 
     return value
@@ -74,7 +71,7 @@ def _table_mib(run: Run, _base: Run, _bound: Run) -> float:
 def _l3_accesses(run: Run, _base: Run, _bound: Run) -> float | None:
     """Demand accesses of the L3 cache per instruction: misses of L2, which windows have, too."""
     l2 = _cache(run, "L2")
-    return None if l2 is None else _ratio(l2["data_misses"] + l2["table_misses"], run["instructions"])
+    return None if l2 is None else ratio(l2["data_misses"] + l2["table_misses"], run["instructions"])
 
 
 def _memory_growth(run: Run, base: Run, _bound: Run) -> float:
@@ -97,14 +94,14 @@ def _extra_ns(run: Run, base: Run, _bound: Run) -> float | None:
 
 def _ns_per_update(run: Run, _base: Run, _bound: Run) -> float | None:
     """What an update of `gups` takes, which stores twice: its random number and the table's word."""
-    cycles = _ratio(run["instructions"], run["ipc"])
-    found = None if cycles is None else _ratio(cycles, run["stores"] / 2)
+    cycles = ratio(run["instructions"], run["ipc"])
+    found = None if cycles is None else ratio(cycles, run["stores"] / 2)
     return None if found is None else found * 1000 / int(run["configuration"]["machine"]["frequency_mhz"])
 
 
 def _walks_per_access(run: Run, _base: Run, _bound: Run) -> float | None:
     """Of the accesses that ask a TLB, loads and stores, those that miss the last one, in per cent."""
-    return _ratio(100 * run["walks"], run["loads"] + run["stores"])
+    return ratio(100 * run["walks"], run["loads"] + run["stores"])
 
 
 def _interpolated(run: Run, base: Run, bound: Run) -> float | None:
@@ -114,15 +111,15 @@ def _interpolated(run: Run, base: Run, bound: Run) -> float | None:
     what the bound saves on a simulated machine. More accesses, as a guest's walks make, take more time in
     proportion.
     """
-    fewer = _ratio(run["accesses_per_walk"], base["accesses_per_walk"])
-    free = _ratio(base["ipc"], bound["ipc"])
+    fewer = ratio(run["accesses_per_walk"], base["accesses_per_walk"])
+    free = ratio(base["ipc"], bound["ipc"])
     if fewer is None or free is None:
         return None
     return 1 / (1 - (1 - free) * (1 - fewer))
 
 
 def _interpolated_time(run: Run, base: Run, bound: Run) -> float | None:
-    return _ratio(1.0, _interpolated(run, base, bound))
+    return ratio(1.0, _interpolated(run, base, bound))
 
 
 def _trace_ipc(run: Run) -> float | None:
@@ -148,13 +145,13 @@ def _trace_ipc(run: Run) -> float | None:
 def _blocks_refused(run: Run, _base: Run, _bound: Run) -> float | None:
     """Of the blocks of 2 MiB that processes in a guest asked for, those that could not be had."""
     blocks = cast("dict[str, dict[str, int]]", run)["blocks"]
-    return _ratio(100 * blocks["refused"], blocks["allocated"] + blocks["refused"])
+    return ratio(100 * blocks["refused"], blocks["allocated"] + blocks["refused"])
 
 
 def _printed(run: Run, base: Run, _bound: Run) -> float | None:
     """What another command printed of a row, over what it printed of another."""
     of, other = (cast("dict[str, float]", one)["printed"] for one in (run, base))
-    return _ratio(of, other)
+    return ratio(of, other)
 
 
 def _walks_under_way(run: Run, _base: Run, _bound: Run) -> float | None:
@@ -171,30 +168,30 @@ def _percent_change(ratio: float) -> float:
 
 METRICS: dict[str, Metric] = {
     "speedup": Metric(
-        "%", 1, lambda run, base, _: _ratio(run["ipc"], base["ipc"]), compares=True, show=_percent_change
+        "%", 1, lambda run, base, _: ratio(run["ipc"], base["ipc"]), compares=True, show=_percent_change
     ),
     "interpolated_speedup": Metric("%", 1, _interpolated, compares=True, show=_percent_change),
     "interpolated_time": Metric("×", 2, _interpolated_time, compares=True),
     "interpolated_slowdown": Metric("%", 1, _interpolated_time, compares=True, show=_percent_change),
     "slowdown": Metric(
-        "%", 1, lambda run, base, _: _ratio(base["ipc"], run["ipc"]), compares=True, show=_percent_change
+        "%", 1, lambda run, base, _: ratio(base["ipc"], run["ipc"]), compares=True, show=_percent_change
     ),
-    "time": Metric("×", 2, lambda run, base, _: _ratio(base["ipc"], run["ipc"]), compares=True),
+    "time": Metric("×", 2, lambda run, base, _: ratio(base["ipc"], run["ipc"]), compares=True),
     "trace_speedup": Metric(
         "%",
         1,
-        lambda run, base, _: _ratio(_trace_ipc(run), _trace_ipc(base)),
+        lambda run, base, _: ratio(_trace_ipc(run), _trace_ipc(base)),
         compares=True,
         show=_percent_change,
     ),
     "trace_time": Metric(
-        "×", 2, lambda run, base, _: _ratio(_trace_ipc(base), _trace_ipc(run)), compares=True
+        "×", 2, lambda run, base, _: ratio(_trace_ipc(base), _trace_ipc(run)), compares=True
     ),
     "accesses_per_walk": Metric("accesses", 2, lambda run, _base, _: run["accesses_per_walk"]),
     "accesses_change": Metric(
         "%",
         0,
-        lambda run, base, _: _ratio(run["accesses_per_walk"], base["accesses_per_walk"]),
+        lambda run, base, _: ratio(run["accesses_per_walk"], base["accesses_per_walk"]),
         compares=True,
         show=_percent_change,
     ),
@@ -203,7 +200,7 @@ METRICS: dict[str, Metric] = {
     "walk_speed": Metric(
         "×",
         2,
-        lambda run, base, _: _ratio(base["walk_access_cycles"], run["walk_access_cycles"]),
+        lambda run, base, _: ratio(base["walk_access_cycles"], run["walk_access_cycles"]),
         compares=True,
     ),
     "l2_data_misses": Metric("%", 1, _misses("L2", "data")),
@@ -214,21 +211,21 @@ METRICS: dict[str, Metric] = {
     "cache_energy": Metric(
         "%",
         1,
-        lambda run, base, _: _ratio(cache_energy_nj(run), cache_energy_nj(base)),
+        lambda run, base, _: ratio(cache_energy_nj(run), cache_energy_nj(base)),
         compares=True,
         show=_percent_change,
     ),
     "off_chip": Metric(
         "%",
         1,
-        lambda run, base, _: _ratio(off_chip_accesses(run), off_chip_accesses(base)),
+        lambda run, base, _: ratio(off_chip_accesses(run), off_chip_accesses(base)),
         compares=True,
         show=_percent_change,
     ),
     "l3_accesses": Metric(
         "%",
         1,
-        lambda run, base, bound: _ratio(_l3_accesses(run, run, bound), _l3_accesses(base, base, bound)),
+        lambda run, base, bound: ratio(_l3_accesses(run, run, bound), _l3_accesses(base, base, bound)),
         compares=True,
         show=_percent_change,
     ),
