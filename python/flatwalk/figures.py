@@ -33,8 +33,8 @@ _CHARACTER, _NAMES, _BARS = 0.062, 0.35, 0.2
 #: Inches that a character of a title takes, and the characters of a legend's longest entry.
 _TITLE, _LONGEST = 0.08, 28
 _WHISKER: Any = {"linewidth": 0.6, "capsize": 1.5, "capthick": 0.6}
-#: Text is text that can be searched and edited, in fonts that every journal takes. Between two `$` it is text,
-#: too, and not mathematics.
+#: Text is text that can be searched and edited, in fonts that every journal takes. Between two `$` it is
+#: text, too, and not mathematics.
 _STYLE: Any = {
     "font.family": "sans-serif",
     "font.size": 7,
