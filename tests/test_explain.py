@@ -421,14 +421,15 @@ def test_what_is_not_reached_is_not_said_to_be(half: float, error: float, words:
 
 def test_where_nothing_is_sampled_nothing_is_missing() -> None:
     runs = [fake.run("radix4"), fake.run("fpt")]
-    sampling: Any = {**fake.sample(runs)["sampling"], "sampled": False, "coverage": 0.01}
+    sampling: Any = fake.sample(runs)["sampling"]
+    sampling |= {"sampled": False, "coverage": 0.01}
     found = judged.missing(runs, sampling, 0.001)
     assert found is not None
     assert found.reached
     assert found.words == (
         "All instructions that were asked for were measured: speed-ups have no error of sampling."
     )
-    weighted = judged.missing(runs, {**sampling, "weights": [1.0]}, 0.001)
+    weighted = judged.missing(runs, sampling | {"weights": [1.0]}, 0.001)
     assert weighted is not None
     assert not weighted.reached
 

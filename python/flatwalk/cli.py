@@ -35,11 +35,13 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from types import FrameType
 
+    from typer._click import Context
+
 
 class _Commands(Group):
     """Those of the command line. Ctrl-C is told apart from a command that ends with the same status."""
 
-    def invoke(self, ctx: typer.Context) -> object:
+    def invoke(self, ctx: Context) -> object:
         """Runs the command that was named."""
         try:
             return super().invoke(ctx)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from flatwalk import catalogue, output, settings, units
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
 PATH = Path(__file__).parents[3] / "docs" / "shipped.md"
 
@@ -63,10 +63,9 @@ def _sources(machines: Sequence[Mapping[str, Any]]) -> list[tuple[str, ...]]:
     return [(f"`{one['name']}`", one["title"], one["source"]) for one in machines]
 
 
-def _compared(machines: Sequence[Mapping[str, Any]]) -> Iterator[list[str]]:
+def _compared(machines: Sequence[Mapping[str, Any]]) -> list[list[str]]:
     """A row of each property, with a cell of each machine."""
-    for name, words in _PROPERTIES.items():
-        yield [name, *(words(machine) or _NONE for machine in machines)]
+    return [[name, *(words(one) or _NONE for one in machines)] for name, words in _PROPERTIES.items()]
 
 
 def _of(key: str, words: Callable[[Any], str]) -> Callable[[Mapping[str, Any]], str | None]:
