@@ -182,6 +182,11 @@ def test_what_a_configuration_says_in_other_ways(
     assert tomllib.loads(champsim.text(found)) == found.machine
 
 
+def test_only_the_cores_of_the_root_are_cores() -> None:
+    found = champsim.machine(config(mine={"ooo_cpu": [3]}), "x", "x.json")
+    assert "mine.ooo_cpu" in found.left_out
+
+
 @pytest.mark.parametrize("text", ["{", "[]", "3", '{"ooo_cpu": [3]}', "[" * 100_000])
 def test_what_is_no_configuration_is_refused(tmp_path: Path, text: str) -> None:
     path = tmp_path / "champsim_config.json"

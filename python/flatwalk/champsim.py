@@ -117,7 +117,7 @@ class _Reader:
         def keys(table: dict[str, Any], prefix: str) -> Iterator[str]:
             for key, one in table.items():
                 name = f"{prefix}{key}"
-                if key == "ooo_cpu" and isinstance(one, list):
+                if key == "ooo_cpu" and isinstance(one, list) and not prefix:
                     yield from keys(one[0] if one else {}, f"{name}.")
                 elif isinstance(one, dict):
                     yield from keys(one, f"{name}.")
