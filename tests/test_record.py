@@ -440,6 +440,24 @@ def test_a_signal_while_the_program_starts(
     assert program[0].returncode == -number
 
 
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+def test_a_signal_after_the_end_leaves_a_complete_recording(
+    output: Path, monkeypatch: pytest.MonkeyPatch, number: signal.Signals
+) -> None:
+    finish = Collector.finish
+
+    def finish_late(collector: Collector) -> list[dict[str, Any]]:
+        signal.raise_signal(number)
+        return finish(collector)
+
+    monkeypatch.setattr(Collector, "finish", finish_late)
+    result = record(["/bin/sh", "-c", "exit 3"], output)
+    assert result.status == 3
+    assert result.traces[0].stopped is None
+    assert result.terminated == (0 if number == signal.SIGINT else number)
+    assert engine.trace_info(output, verify=True)["instructions"] == result.instructions
+
+
 @pytest.mark.usefixtures("stand_in")
 def test_sighup_stays_ignored(output: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """As under nohup."""

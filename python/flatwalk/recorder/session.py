@@ -176,8 +176,8 @@ class _Session:
     def run(self, collector: Collector, line: list[str], environment: dict[str, str]) -> RecordResult:
         start = time.monotonic()
         program: subprocess.Popen[bytes] | None = None
-        try:
-            with self._signals(lambda: program):
+        with self._signals(lambda: program):
+            try:
                 collector.wait_until_ready()
                 if self._early:
                     self._end_without_traces()
@@ -187,19 +187,20 @@ class _Session:
                 if self._around.on_start is not None:
                     self._around.on_start(program.pid)
                 self._follow(program, collector, Path(line[0]), start)
-        finally:
-            if program is not None and program.poll() is None:
-                program.kill()
-                program.wait()
-                why = _named(self._terminated_by) if self._terminated_by else "an error"
-                self._note_ended(program.pid, why)
-            for report in collector.finish():
-                self._reports.add(report)
-            self._reports.keep_partial()
-            status = None if program is None else program.returncode
-            self._reports.note_stopped(lambda trace: self._stopped(trace, status))
-            main = None if program is None else self._reports.main(program.pid)
-            traces = self._place.keep(self._reports.traces, main)
+            finally:
+                # A signal is only noted here, too: what is complete is kept.
+                if program is not None and program.poll() is None:
+                    program.kill()
+                    program.wait()
+                    why = _named(self._terminated_by) if self._terminated_by else "an error"
+                    self._note_ended(program.pid, why)
+                for report in collector.finish():
+                    self._reports.add(report)
+                self._reports.keep_partial()
+                status = None if program is None else program.returncode
+                self._reports.note_stopped(lambda trace: self._stopped(trace, status))
+                main = None if program is None else self._reports.main(program.pid)
+                traces = self._place.keep(self._reports.traces, main)
         return self._result(program, line, time.monotonic() - start, traces, main)
 
     def _start(self, line: list[str], environment: dict[str, str]) -> subprocess.Popen[bytes]:
