@@ -458,6 +458,15 @@ def test_a_signal_after_the_end_leaves_a_complete_recording(
     assert engine.trace_info(output, verify=True)["instructions"] == result.instructions
 
 
+def test_the_status_is_known_where_ends_of_children_are_ignored(output: Path) -> None:
+    previous = signal.signal(signal.SIGCHLD, signal.SIG_IGN)
+    try:
+        assert record(["/bin/sh", "-c", "exit 3"], output).status == 3
+        assert signal.getsignal(signal.SIGCHLD) == signal.SIG_IGN
+    finally:
+        signal.signal(signal.SIGCHLD, previous)
+
+
 @pytest.mark.usefixtures("stand_in")
 def test_sighup_stays_ignored(output: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """As under nohup."""

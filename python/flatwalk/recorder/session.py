@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
     from types import FrameType
 
-    Handler = Callable[[int, FrameType | None], None]
+    Handler = Callable[[int, FrameType | None], None] | signal.Handlers
 
     from flatwalk.recorder.place import Place
     from flatwalk.recorder.result import ProcessTrace
@@ -464,6 +464,9 @@ class _Session:
             for number, handler in others.items()
             if signal.getsignal(number) is not signal.SIG_IGN
         }
+        if signal.getsignal(signal.SIGCHLD) is signal.SIG_IGN:
+            # The kernel would keep no exit status of the program's.
+            handlers[signal.SIGCHLD] = signal.SIG_DFL
         previous = {number: signal.signal(number, handler) for number, handler in handlers.items()}
         try:
             yield
