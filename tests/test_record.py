@@ -211,7 +211,9 @@ def test_a_sample_says_how_much_of_the_run_it_is(tmp_path: Path, output: Path) -
     assert again.instructions == trace.instructions
 
 
-@pytest.mark.parametrize(("windows", "segment", "seed"), [(0, 1, 0), (1, 0, 0), (1, 1, -1)])
+@pytest.mark.parametrize(
+    ("windows", "segment", "seed"), [(0, 1000, 0), (1, 0, 0), (1, 999, 0), (1, 1000, -1)]
+)
 def test_impossible_samples_are_refused(windows: int, segment: int, seed: int) -> None:
     with pytest.raises(UsageError):
         Sample(windows, segment, seed)

@@ -50,7 +50,7 @@ def record(
         str | None, Option(metavar="N", help="Segments of the sample: N to 2 N of them [default: 32].")
     ] = None,
     segment: Annotated[
-        str | None, Option(metavar="COUNT", help="Instructions of a segment [default: 2.5M].")
+        str | None, Option(metavar="COUNT", help="Instructions of a segment, 1000 or more [default: 2.5M].")
     ] = None,
     seed: Annotated[
         int | None, Option(metavar="NUMBER", help=f"What chance decides of the sample [default: {SEED}].")

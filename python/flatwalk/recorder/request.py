@@ -17,6 +17,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
+#: What a segment has at least: with less, some would have no block.
+SHORTEST_SEGMENT = 1000
 #: How every trace begins.
 TRACE_MAGIC = b"\x89FWTR"
 
@@ -98,7 +100,7 @@ class Sample:
 
     Args:
         windows: Segments, at least.
-        segment: Instructions of each.
+        segment: Instructions of each, 1000 or more.
         seed: What chance decides: which segments remain.
     """
 
@@ -116,11 +118,11 @@ class Sample:
             raise UsageError(
                 f"{self.windows} windows are not a sample", where="--windows", remedy="give 1 to 1048576"
             )
-        if not 1 <= self.segment < 1 << 60:
+        if not SHORTEST_SEGMENT <= self.segment < 1 << 60:
             raise UsageError(
-                f"segments cannot have {self.segment} instructions",
+                f"segments cannot have {units.several(self.segment, 'instruction')}",
                 where="--segment",
-                remedy="give 1 or more",
+                remedy=f"give {SHORTEST_SEGMENT} or more",
             )
         if not 0 <= self.seed < 1 << 64:
             raise UsageError(f"{self.seed} is not a seed", where="--seed", remedy="give 0 to 2^64 - 1")

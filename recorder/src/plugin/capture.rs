@@ -166,12 +166,12 @@ fn attend(vcpu: c_uint, slot: &Slot, data: u64) {
     {
         stop(why);
     }
+    let mut joining = false;
     loop {
-        let recorded = slot.thread.load(Ordering::Relaxed) != 0;
-        let joining = phase() == Phase::Record && !recorded;
-        if joining {
+        if phase() == Phase::Record && !joining && slot.thread.load(Ordering::Relaxed) == 0 {
             // What was left was of the skipped part, or unlimited: ask anew.
             lend(slot, -((data >> 32) as i64));
+            joining = true;
         }
         match phase() {
             Phase::Record => {
