@@ -266,6 +266,16 @@ def test_places(tmp_path: Path, output: Path) -> None:
         record([str(program)], output, start_at="nowhere")
 
 
+def test_where_recording_ends_as_it_begins_the_error_says_why(tmp_path: Path, output: Path) -> None:
+    program = compiled(tmp_path, "region", *BARE)
+    with pytest.raises(RecordError, match="reached inside as recording began") as caught:
+        record([str(program)], output, start_at="inside", stop_at="inside")
+    assert caught.value.where == "--stop-at"
+    with pytest.raises(RecordError, match="first block of code is longer") as caught:
+        record([str(program)], output, limit=1)
+    assert caught.value.where == "--limit 1"
+
+
 def test_a_crash_is_the_programs_own(tmp_path: Path, output: Path) -> None:
     program = compiled(tmp_path, "crash", *BARE)
     result = record([str(program)], output)

@@ -17,6 +17,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
+#: Instructions of a block of code as QEMU divides it, at most. Counts are exact to within one.
+LONGEST_BLOCK = 512
 #: What a segment has at least: with less, some would have no block.
 SHORTEST_SEGMENT = 1000
 #: How every trace begins.

@@ -22,7 +22,7 @@ from flatwalk.program import resolve
 from flatwalk.recorder import place
 from flatwalk.recorder.collector import Collector, identity
 from flatwalk.recorder.reports import Reports
-from flatwalk.recorder.request import Part, Sample, Surroundings, stopped_by
+from flatwalk.recorder.request import LONGEST_BLOCK, Part, Sample, Surroundings, stopped_by
 from flatwalk.recorder.result import RecordError, RecordResult
 from flatwalk.recorder.tools import find_qemu, find_recorder, plugin_options
 
@@ -371,6 +371,8 @@ class _Session:
 
     def _nothing_recorded(self, status: int, line: list[str]) -> RecordError:
         never_began = not self._reports.traces
+        if any(trace.reason == "limit" for trace in self._reports.traces):
+            return self._ended_at_once()
         if self._timed_out and not (never_began and self._reports.warnings):
             remedy = "give more"
             if self._part.start_at and not never_began:
@@ -413,6 +415,20 @@ class _Session:
             f"QEMU did not start the program (exit status {status})",
             where=shlex.join(line),
             remedy="see its message above",
+        )
+
+    def _ended_at_once(self) -> RecordError:
+        """The error that recording ended where it began."""
+        if self._part.limit is not None and self._part.limit < LONGEST_BLOCK:
+            return RecordError(
+                "the first block of code is longer than that, so nothing was recorded",
+                where=self._part.limit_option or f"--limit {self._part.limit}",
+                remedy=f"give {LONGEST_BLOCK} or more",
+            )
+        return RecordError(
+            f"the program reached {self._part.stop_at} as recording began, so nothing was recorded",
+            where="--stop-at",
+            remedy="name a place that it reaches later",
         )
 
     @contextlib.contextmanager
