@@ -836,6 +836,8 @@ def test_outputs_that_cannot_be(tmp_path: Path) -> None:
     (tmp_path / "link").symlink_to(strange)
     with pytest.raises(UsageError, match="not UTF-8"):
         record(["/bin/true"], tmp_path / "link" / "out.fwt")
+    with pytest.raises(UsageError, match="name is too long"):
+        record(["/bin/true"], tmp_path / f"{'a' * 220}.fwt")
 
 
 def test_the_usual_trace_replaces_none(tmp_path: Path) -> None:

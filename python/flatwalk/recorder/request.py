@@ -21,6 +21,8 @@ if TYPE_CHECKING:
 LONGEST_BLOCK = 512
 #: What a segment has at least: with less, some would have no block.
 SHORTEST_SEGMENT = 1000
+#: What the recorder appends to an output's name while it writes, at most: `.PID.COUNT.fwt.part.aside`.
+APPENDED_BYTES = 32
 #: How every trace begins.
 TRACE_MAGIC = b"\x89FWTR"
 
@@ -180,6 +182,13 @@ def check_output(output: Path, option: str = "--output") -> None:
             f"the directory of the output {what}",
             where=str(output.parent),
             remedy=f"choose another with {option}",
+        )
+    most = os.pathconf(output.parent, "PC_NAME_MAX") - APPENDED_BYTES
+    if len(os.fsencode(output.name)) > most:
+        raise UsageError(
+            f"the output's name is too long: others are made of it, so that {most} bytes are the most",
+            where=str(output),
+            remedy=f"choose a shorter one with {option}",
         )
     if output.exists() and not is_trace(output):
         raise UsageError(
