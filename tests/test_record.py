@@ -9,6 +9,7 @@ import signal
 import struct
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 import types
@@ -838,6 +839,18 @@ def test_outputs_that_cannot_be(tmp_path: Path) -> None:
         record(["/bin/true"], tmp_path / "link" / "out.fwt")
     with pytest.raises(UsageError, match="name is too long"):
         record(["/bin/true"], tmp_path / f"{'a' * 220}.fwt")
+
+
+def test_a_directory_for_temporary_files_that_qemu_cannot_be_given(
+    tmp_path: Path, output: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    strange = Path(os.fsdecode(os.fsencode(tmp_path) + b"/dir\xff"))
+    strange.mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(strange))
+    with pytest.raises(UsageError, match="temporary files is not UTF-8") as caught:
+        record(["/bin/true"], output)
+    assert "TMPDIR" in str(caught.value.remedy)
+    assert list(strange.iterdir()) == []
 
 
 def test_the_usual_trace_replaces_none(tmp_path: Path) -> None:

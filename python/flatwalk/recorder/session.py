@@ -103,6 +103,7 @@ def record(
     plugin, collector = find_recorder()
     around = surroundings or Surroundings()
     with place.taken(output) as taken, temporary.directory() as directory:
+        _check_directory(directory)
         if around.user is not None:
             shutil.chown(directory, around.user)
             shutil.chown(taken.growing.parent, around.user)
@@ -116,6 +117,22 @@ def record(
         ]
         session = _Session(taken, part, progress, around, seconds, is_temporary=is_temporary)
         return session.run(Collector(collector, socket, taken, around.user), line, ours)
+
+
+def _check_directory(directory: Path) -> None:
+    """Checks that QEMU can be given the name of a temporary directory.
+
+    Raises:
+        UsageError: If not.
+    """
+    try:
+        str(directory).encode()
+    except UnicodeEncodeError:
+        raise UsageError(
+            "the name of the directory for temporary files is not UTF-8",
+            where=str(directory.parent),
+            remedy="set TMPDIR to another one",
+        ) from None
 
 
 def _divided(environment: dict[str, str]) -> tuple[list[str], dict[str, str]]:
