@@ -4,14 +4,18 @@
 use std::sync::atomic::Ordering;
 
 use crate::channel::region::Slot;
+use crate::plugin::connection::region;
 use crate::plugin::lock::Lock;
 use crate::plugin::options::Options;
 use crate::plugin::sample::Sample;
 
 /// A budget without end.
 pub const UNLIMITED: i64 = i64::MAX / 2;
-/// Instructions that a thread takes off the common budget at a time.
+/// Instructions that a thread takes off the common budget at a time, at most.
 pub const GRANT: i64 = 1 << 16;
+/// All threads together may hold one of so many parts of what is left: when that is spent, what a thread holds that
+/// gets no processor just then is lost to the segment.
+const HELD: i64 = 64;
 
 /// Instructions yet to skip, to record and to pass over.
 #[derive(Clone, Copy, Debug)]
@@ -219,17 +223,19 @@ pub fn pass(instructions: i64) {
 /// Takes instructions off the budget for the slot's thread; false if it is spent.
 pub fn grant(slot: &Slot, part: Part) -> bool {
     let left = slot.left.load(Ordering::Relaxed);
-    let granted = BUDGET.with(|budget| {
+    let threads = region().used_slots().len().max(1) as i64;
+    let (granted, part) = BUDGET.with(|budget| {
         let available = budget.part(part);
         if *available >= UNLIMITED {
-            return UNLIMITED;
+            return (UNLIMITED, NO_PART);
         }
-        let granted = (*available).min(GRANT.max(-left)).max(0);
+        let share = *available / (HELD * threads);
+        let granted = (*available).min(GRANT.min(share).max(-left)).max(0);
         *available -= granted;
-        granted
+        (granted, part as u32)
     });
     slot.left.store(left.max(-UNLIMITED) + granted, Ordering::Relaxed);
-    slot.part.store(part as u32, Ordering::Relaxed);
+    slot.part.store(part, Ordering::Relaxed);
     left + granted >= 0
 }
 
@@ -240,6 +246,11 @@ pub fn give_back(slot: &Slot) {
     if let Some(part) = Part::of(slot.part.swap(NO_PART, Ordering::Relaxed)) {
         BUDGET.with(|budget| budget.take_back(part, unspent));
     }
+}
+
+/// Whether what the slot's thread may execute was taken off the budget.
+pub fn has_grant(slot: &Slot) -> bool {
+    Part::of(slot.part.load(Ordering::Relaxed)).is_some()
 }
 
 /// The slot's thread may execute so many instructions that are of no part of the budget.

@@ -11,7 +11,7 @@ use crate::channel::region::{SLOTS, STATE_LIMIT, Slot};
 use crate::channel::word::{
     ADDRESS_MASK, SIZE_POSITION, STORE_POSITION, block_word, epoch_word, joins_word,
 };
-use crate::plugin::budget::{GRANT, Part, UNLIMITED, give_back, grant, lend, pass};
+use crate::plugin::budget::{GRANT, Part, UNLIMITED, give_back, grant, has_grant, lend, pass};
 use crate::plugin::buffers::{change_buffer, has_room_for_two, place, put, release, room, slot};
 use crate::plugin::connection::{region, stop};
 use crate::plugin::phase::{Phase, phase};
@@ -249,6 +249,14 @@ fn drop_words(vcpu: c_uint, slot: &Slot) {
 pub fn end(vcpu: c_uint) {
     give_back(slot(vcpu));
     release(vcpu);
+}
+
+/// `vcpu`'s thread may sleep now: meanwhile others may have what it did not spend.
+pub fn may_sleep(vcpu: c_uint) {
+    let slot = slot(vcpu);
+    if has_grant(slot) {
+        give_back(slot);
+    }
 }
 
 /// `vcpu`'s thread is to ask what is wanted of it as its next block begins.

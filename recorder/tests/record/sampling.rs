@@ -346,6 +346,30 @@ fn threads_that_end_in_a_gap_leave_what_they_did_not_pass() {
 }
 
 #[test]
+fn threads_that_sleep_take_nothing_off_a_segment() {
+    const LENGTH: u64 = 1 << 20;
+    let scratch = Scratch::new();
+    let program = compile(&scratch, "ring", STATIC);
+    let run = |options: &str| {
+        let recorded = record(&scratch, options, &[path(&program), "500"]);
+        assert_eq!(recorded.status.code(), Some(0), "{options}");
+        recorded.output
+    };
+    let (gaps, total) = gaps(&run(&format!(",segment={LENGTH},windows=2")));
+    assert!(gaps.len() > 1 && total > 12 * LENGTH, "{gaps:?} of {total}");
+    for pair in gaps.windows(2) {
+        let [(start, _), (next, gap)] = [pair[0], pair[1]];
+        let length = next - gap - start;
+        let asked = (length + LENGTH / 2) / LENGTH * LENGTH;
+        // All that get no processor just then hold so much together.
+        let held = LENGTH / 64 + 1000;
+        assert!(asked > 0 && length.abs_diff(asked) < held, "{length} of {asked}: {gaps:?}");
+    }
+    let limited = Trace::read(&run(&format!(",limit={LENGTH}"))).instructions();
+    assert!(limited <= LENGTH && LENGTH - limited < LENGTH / 64 + 1000, "{limited}");
+}
+
+#[test]
 fn threads_lose_nothing_between_segments() {
     let scratch = Scratch::new();
     let program = compile(&scratch, "threads", STATIC);

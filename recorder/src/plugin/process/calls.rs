@@ -6,6 +6,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use crate::channel::control::CONTROL_FORK;
 use crate::channel::region::{SLOTS, STATE_EXECUTING, STATE_RUNNING};
 use crate::plugin::buffers::place;
+use crate::plugin::capture::may_sleep;
 use crate::plugin::connection::{region, send, warn};
 use crate::plugin::lock::Lock;
 use crate::plugin::phase::{Phase, phase};
@@ -56,6 +57,9 @@ pub unsafe extern "C" fn on_syscall(
     }
     // Before a thread that ends is counted as gone.
     waking::call_begins(vcpu, number, &arguments);
+    if threads::are_several() {
+        may_sleep(vcpu);
+    }
     if may_end_program(number, &arguments) {
         end_gap();
     }
