@@ -393,6 +393,18 @@ pub fn renumber(file: &File) -> io::Result<File> {
     }
 }
 
+/// Whether a descriptor is closed as a program starts, from here on; returns whether it was before.
+pub fn set_close_on_exec(descriptor: c_int, closes: bool) -> bool {
+    // SAFETY: plain system calls; on a descriptor that is not open they fail, and change nothing.
+    unsafe {
+        let flags = libc::fcntl(descriptor, libc::F_GETFD);
+        let new = if closes { libc::FD_CLOEXEC } else { 0 };
+        flags >= 0
+            && libc::fcntl(descriptor, libc::F_SETFD, flags & !libc::FD_CLOEXEC | new) == 0
+            && flags & libc::FD_CLOEXEC != 0
+    }
+}
+
 /// Ends the whole process at once.
 pub fn exit_now(status: i32) -> ! {
     // SAFETY: never returns.

@@ -385,6 +385,22 @@ fn programs_started_by_exec_are_recorded_too() {
     assert_eq!(variables, ["COLOUR=a,b", "LD_FLATWALK=1"]);
 }
 
+#[test]
+fn a_program_behind_a_descriptor_that_exec_closes_is_recorded_too() {
+    let scratch = Scratch::new();
+    let program = compile(&scratch, "fexecs", &[]);
+    let target = compile(&scratch, "loops", BARE);
+    for more in [&[][..], &["copied"], &["copied", "named"]] {
+        let command = [&[path(&program), path(&target)], more].concat();
+        let recorded = record(&scratch, "", &command);
+        assert_eq!(recorded.status.code(), recorded_status(&target), "{more:?}");
+        assert_eq!(recorded.ends.len(), 2, "{:?}", recorded.ends);
+        let second = recorded.ends.iter().find(|end| end["reason"] == "exit").unwrap();
+        let trace = Trace::read(Path::new(second["file"].as_str().unwrap()));
+        assert_eq!(trace.count(symbol(&target, "main")), 1);
+    }
+}
+
 /// Writes a file that may be executed.
 fn executable(file: &Path, content: &[u8]) {
     fs::write(file, content).unwrap();

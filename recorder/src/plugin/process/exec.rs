@@ -219,6 +219,7 @@ fn execute(
         line.extend([b"-E".to_vec(), variable]);
     }
     let mut arguments = arguments.into_iter();
+    let descriptor = descriptor_of(program);
     let program = program.as_os_str().as_bytes().to_vec();
     line.extend([
         b"-0".to_vec(),
@@ -232,10 +233,24 @@ fn execute(
     let pointers = |strings: &[CString]| {
         strings.iter().map(|string| string.as_ptr()).chain([ptr::null()]).collect::<Vec<_>>()
     };
+    // QEMU opens it by its name, which the kernel would not have had to.
+    let kept = descriptor.map(|descriptor| (descriptor, sys::set_close_on_exec(descriptor, false)));
     // SAFETY: null-terminated arrays of NUL-terminated strings, all alive. On success it does not
     // return; on failure nothing has changed.
     unsafe {
         libc::execve(line[0].as_ptr(), pointers(&line).as_ptr(), pointers(&environment).as_ptr())
     };
-    Err(io::Error::last_os_error())
+    let error = io::Error::last_os_error();
+    if let Some((descriptor, true)) = kept {
+        sys::set_close_on_exec(descriptor, true);
+    }
+    Err(error)
+}
+
+/// The descriptor of this process that a path leads through.
+fn descriptor_of(path: &Path) -> Option<c_int> {
+    let own = format!("/proc/{}/fd", std::process::id());
+    let is_own =
+        |parent| ["/proc/self/fd", "/dev/fd", &own].iter().any(|&own| parent == Path::new(own));
+    if path.parent().is_some_and(is_own) { path.file_name()?.to_str()?.parse().ok() } else { None }
 }
