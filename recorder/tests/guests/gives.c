@@ -122,6 +122,11 @@ int main(void) {
     }
 #ifdef ABORTS
     call3(234, call3(39, 0, 0, 0), call3(186, 0, 0, 0), 6); // tgkill, with SIGABRT
+#elif defined(RAISES)
+    call3(200, call3(186, 0, 0, 0), 15, 0); // tkill, with SIGTERM
+#elif defined(QUEUES)
+    static int about[32] = {10, 0, -1};
+    call3(129, call3(39, 0, 0, 0), 10, (long)about); // rt_sigqueueinfo, with SIGUSR1
 #elif defined(EXECUTES)
     static char *arguments[] = {"/bin/true", 0};
     call3(59, (long)"/bin/none", (long)arguments, 0);

@@ -223,7 +223,7 @@ fn a_sample_is_a_part_of_the_whole() {
 fn every_page_that_a_gap_touches_is_in_the_trace() {
     let scratch = Scratch::new();
     let mut ended_in_gaps = 0;
-    for end in ["ENDS", "ABORTS", "EXECUTES", "LEAVES", "FORKS", "PAUSES"] {
+    for end in ["ENDS", "ABORTS", "RAISES", "QUEUES", "EXECUTES", "LEAVES", "FORKS", "PAUSES"] {
         let define = format!("-D{end}");
         let program = compile(&scratch, "gives", &[BARE, &[&define]].concat());
         let replayed = |options: &str, starts| {

@@ -15,6 +15,7 @@ use crate::plugin::qemu::PluginId;
 use crate::plugin::setup::{Setup, setup};
 use crate::plugin::space::is_mapping_call;
 use crate::plugin::state::{emit, emit_mapping_call, end_gap, with_space};
+use crate::sys;
 
 /// A system call under way.
 struct Call {
@@ -159,16 +160,36 @@ pub unsafe extern "C" fn on_syscall_return(_: PluginId, vcpu: c_uint, number: i6
 /// same gap.
 fn may_end_program(number: i64, arguments: &[u64; 6]) -> bool {
     let &[first, second, third, ..] = arguments;
-    let (to, signal, is_in) = match number {
-        libc::SYS_exit_group | libc::SYS_execve | libc::SYS_execveat => return true,
-        libc::SYS_exit => return threads::is_last_to_leave(),
-        // `abort` uses these, and whoever kills himself.
-        libc::SYS_kill | libc::SYS_tkill => (first, second, first),
-        libc::SYS_tgkill => (second, third, first),
-        _ => return false,
-    };
-    let process = u64::from(std::process::id());
-    [to, is_in].contains(&process) && [libc::SIGABRT, libc::SIGKILL].contains(&(signal as i32))
+    match number {
+        libc::SYS_exit_group | libc::SYS_execve | libc::SYS_execveat => true,
+        libc::SYS_exit => threads::is_last_to_leave(),
+        // Whoever raises a signal may end by it, as `abort` does.
+        libc::SYS_kill | libc::SYS_rt_sigqueueinfo => is_own(first) && may_end(second),
+        libc::SYS_tgkill | libc::SYS_rt_tgsigqueueinfo => is_own(first) && may_end(third),
+        libc::SYS_tkill => sys::thread_exists(first as i32) && may_end(second),
+        _ => false,
+    }
+}
+
+/// Whether a process number of `kill` may mean this process: those from 0 down are of groups.
+fn is_own(process: u64) -> bool {
+    let process = process as i32;
+    process <= 0 || process as u32 == std::process::id()
+}
+
+/// Whether a signal may end a process that does nothing against it.
+fn may_end(signal: u64) -> bool {
+    !matches!(
+        signal as i32,
+        0 | libc::SIGCHLD
+            | libc::SIGCONT
+            | libc::SIGSTOP
+            | libc::SIGTSTP
+            | libc::SIGTTIN
+            | libc::SIGTTOU
+            | libc::SIGURG
+            | libc::SIGWINCH
+    )
 }
 
 /// True for system calls that make a process or a thread.
