@@ -38,13 +38,6 @@ pub fn shared_memory(length: usize) -> io::Result<OwnedFd> {
 /// Whoever shares the memory can rely on its length: an access behind its end would be a fault.
 const FIXED_LENGTH: c_int = libc::F_SEAL_SHRINK | libc::F_SEAL_GROW;
 
-/// Whether the length of shared memory can no longer change.
-pub fn has_fixed_length(memory: &impl AsRawFd) -> bool {
-    // SAFETY: plain system call on an open descriptor; an error is a negative number.
-    let seals = unsafe { libc::fcntl(memory.as_raw_fd(), libc::F_GET_SEALS) };
-    seals >= 0 && seals & FIXED_LENGTH == FIXED_LENGTH
-}
-
 /// Maps `length` bytes of `fd` shared, readable and writable; over `at` if it is not null, whatever
 /// is there. The mapping is never undone, and a forked child does not inherit it.
 ///
@@ -67,20 +60,22 @@ pub unsafe fn map_shared(fd: &OwnedFd, length: usize, at: *mut c_void) -> io::Re
     Ok(address)
 }
 
-/// Puts private zero memory at a fixed place, unless something is mapped there already.
+/// Puts private zero memory at a place, unless something is mapped there already; anywhere if it is 0.
 ///
 /// # Errors
 /// When the kernel refuses.
-pub fn map_private(at: usize, length: usize) -> io::Result<()> {
-    let flags =
-        libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE | libc::MAP_FIXED_NOREPLACE;
+pub fn map_private(at: usize, length: usize) -> io::Result<*mut c_void> {
+    let at = at as *mut c_void;
+    let fixed = if at.is_null() { 0 } else { libc::MAP_FIXED_NOREPLACE };
+    let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE | fixed;
     // SAFETY: maps only where nothing is mapped.
-    let address = unsafe {
-        libc::mmap(at as *mut c_void, length, libc::PROT_READ | libc::PROT_WRITE, flags, -1, 0)
-    };
+    let address =
+        unsafe { libc::mmap(at, length, libc::PROT_READ | libc::PROT_WRITE, flags, -1, 0) };
     let error = io::Error::last_os_error();
-    if address != libc::MAP_FAILED || error.raw_os_error() == Some(libc::EEXIST) {
-        Ok(())
+    if address != libc::MAP_FAILED {
+        Ok(address)
+    } else if error.raw_os_error() == Some(libc::EEXIST) {
+        Ok(at)
     } else {
         Err(error)
     }
@@ -160,7 +155,27 @@ fn at_socket<T>(socket: &Path, act: impl FnOnce(&Path) -> io::Result<T>) -> io::
     act(&Path::new("/proc/self/fd").join(directory.as_raw_fd().to_string()).join(name))
 }
 
-/// Sends `message` together with a duplicate of `fd`.
+/// Sends `message`. No signal comes where the other side is gone.
+///
+/// # Errors
+/// When it is.
+pub fn send(socket: &UnixStream, message: &[u8]) -> io::Result<()> {
+    let (start, length) = (message.as_ptr().cast(), message.len());
+    // SAFETY: the kernel reads no more than `message`.
+    let sent =
+        check(unsafe { libc::send(socket.as_raw_fd(), start, length, libc::MSG_NOSIGNAL) } as i64)?;
+    whole(sent, message)
+}
+
+fn whole(sent: i64, message: &[u8]) -> io::Result<()> {
+    if sent as usize == message.len() {
+        Ok(())
+    } else {
+        Err(io::Error::new(io::ErrorKind::WriteZero, "the message was cut short"))
+    }
+}
+
+/// The same, together with a duplicate of `fd`.
 ///
 /// # Errors
 /// When the other side is gone.
@@ -186,11 +201,7 @@ pub fn send_with_descriptor(socket: &UnixStream, message: &[u8], fd: &OwnedFd) -
     let sent =
         check(unsafe { libc::sendmsg(socket.as_raw_fd(), &raw const header, libc::MSG_NOSIGNAL) }
             as i64)?;
-    if sent as usize == message.len() {
-        Ok(())
-    } else {
-        Err(io::Error::new(io::ErrorKind::WriteZero, "the message was cut short"))
-    }
+    whole(sent, message)
 }
 
 /// Receives up to `buffer.len()` bytes and the descriptor sent with them, if any.

@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-/// What a recorded process sends when it attaches, together with the descriptor of its region.
+/// What a recorded process sends when it attaches.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Hello {
     /// Layout of the region: both sides must be of the same build.
@@ -32,9 +32,10 @@ pub enum Origin {
 }
 
 /// Names the layout of [`Region`](super::region::Region) and the meaning of its words.
-pub const VERSION: &str = concat!(env!("CARGO_PKG_VERSION"), "/8");
+pub const VERSION: &str = concat!(env!("CARGO_PKG_VERSION"), "/9");
 
-/// The collector's answer to a process that it records.
+/// The collector's answer to a process that it records, which comes with the descriptor of its region. The process may
+/// not be able to make one: its files may be limited in length.
 pub const READY: &str = "ready";
 /// What comes before the reason in its answer to a process that it cannot record, and that is to
 /// run on all the same. Any other answer is an error.

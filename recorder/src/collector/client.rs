@@ -1,7 +1,7 @@
 //! A recorded process, as it introduced itself at the socket.
 
 use std::ffi::c_void;
-use std::fs::{self, File};
+use std::fs;
 use std::io::{self, Read, Write};
 use std::ops::Deref;
 use std::os::fd::OwnedFd;
@@ -111,18 +111,18 @@ impl Drop for Mapped {
     }
 }
 
-/// Receives an introduction, and the descriptor with it if there is a number for it here.
-fn receive(stream: &mut UnixStream) -> io::Result<(Vec<u8>, Option<OwnedFd>)> {
+/// Receives an introduction.
+fn receive(stream: &mut UnixStream) -> io::Result<Vec<u8>> {
     stream.set_read_timeout(Some(PATIENCE))?;
     let mut length = [0; 4];
-    let (got, memory) = sys::receive_with_descriptor(stream, &mut length)?;
+    stream.read_exact(&mut length)?;
     let length = u32::from_le_bytes(length);
-    if got != 4 || length > MAX_HELLO {
+    if length > MAX_HELLO {
         return Err(io::Error::new(io::ErrorKind::InvalidData, "it is not an introduction"));
     }
     let mut hello = vec![0; length as usize];
     stream.read_exact(&mut hello)?;
-    Ok((hello, memory))
+    Ok(hello)
 }
 
 impl Client {
@@ -131,14 +131,17 @@ impl Client {
     /// # Errors
     /// A message, which was sent to the other side too if possible.
     pub fn accept(mut stream: UnixStream) -> Result<Client, String> {
-        let result = Client::read(&mut stream);
-        let (result, answer) = match result {
-            Ok(client) => (Ok(client), READY.into()),
-            Err(Obstacle::Failed(why)) => (Err(why.clone()), why),
-            Err(Obstacle::Unrecorded(why)) => (Err(why.clone()), format!("{UNRECORDED}{why}")),
+        let (why, answer) = match Client::read(&mut stream) {
+            Ok((client, memory)) => {
+                sys::send_with_descriptor(&stream, READY.as_bytes(), &memory)
+                    .map_err(|error| error.to_string())?;
+                return Ok(client);
+            }
+            Err(Obstacle::Failed(why)) => (why.clone(), why),
+            Err(Obstacle::Unrecorded(why)) => (why.clone(), format!("{UNRECORDED}{why}")),
         };
         stream.write_all(answer.as_bytes()).map_err(|error| error.to_string())?;
-        result
+        Err(why)
     }
 
     /// Reads an introduction and answers that there are too few descriptors for it. Returns that, too.
@@ -151,24 +154,15 @@ impl Client {
         why
     }
 
-    fn read(stream: &mut UnixStream) -> Result<Client, Obstacle> {
-        let failed = |why: &str| Obstacle::Failed(why.into());
-        let (hello, memory) = receive(stream)?;
-        let hello: Hello =
-            serde_json::from_slice(&hello).map_err(|error| failed(&error.to_string()))?;
+    /// Reads an introduction, and makes the memory to share.
+    fn read(stream: &mut UnixStream) -> Result<(Client, OwnedFd), Obstacle> {
+        let hello: Hello = serde_json::from_slice(&receive(stream)?)
+            .map_err(|error| Obstacle::Failed(error.to_string()))?;
         if hello.version != VERSION {
             return Err(Obstacle::Failed(format!(
                 "the plugin is of version {}, the collector of {VERSION}: build both again",
                 hello.version,
             )));
-        }
-        // Without a number for it, the kernel has dropped the descriptor.
-        let memory = memory.ok_or_else(|| io::Error::from_raw_os_error(libc::EMFILE))?;
-        let file = File::from(memory);
-        if file.metadata()?.len() != REGION_BYTES as u64 || !sys::has_fixed_length(&file) {
-            return Err(failed(
-                "the memory of a process is not as it should be: build the plugin anew",
-            ));
         }
         // What it says of itself may be of another namespace, and the collector kills whom it names.
         let pid = sys::peer(stream)?;
@@ -179,11 +173,12 @@ impl Client {
             )));
         }
         let process = Process::new(pid)?;
+        let memory = sys::shared_memory(REGION_BYTES)?;
         // SAFETY: a new mapping.
         let region =
-            Mapped(unsafe { sys::map_shared(&file.into(), REGION_BYTES, std::ptr::null_mut()) }?);
+            Mapped(unsafe { sys::map_shared(&memory, REGION_BYTES, std::ptr::null_mut()) }?);
         region.collector.store(std::process::id() as i32, Ordering::Release);
-        Ok(Client { hello, region, process, children: Mutex::default() })
+        Ok((Client { hello, region, process, children: Mutex::default() }, memory))
     }
 
     /// How it introduced itself.
@@ -249,7 +244,7 @@ impl Client {
 
 #[cfg(test)]
 pub mod tests {
-    use std::os::fd::AsRawFd;
+    use std::fs::File;
     use std::process::{Command, Stdio};
 
     use flatwalk_recorder::channel::hello::Origin;
@@ -257,7 +252,7 @@ pub mod tests {
     use super::*;
 
     /// What comes of it if process `pid` introduces itself, which is this one, and the answer.
-    fn introduce(pid: u32, memory: &OwnedFd) -> (Result<Client, String>, String) {
+    fn introduce(pid: u32) -> (Result<Client, String>, String) {
         let (here, mut there) = UnixStream::pair().unwrap();
         let hello = Hello {
             version: VERSION.into(),
@@ -269,30 +264,26 @@ pub mod tests {
         };
         let hello = serde_json::to_vec(&hello).unwrap();
         let message = [&(hello.len() as u32).to_le_bytes()[..], &hello].concat();
-        sys::send_with_descriptor(&there, &message, memory).unwrap();
+        sys::send(&there, &message).unwrap();
         let result = Client::accept(here);
         let mut answer = String::new();
         there.read_to_string(&mut answer).unwrap();
         (result, answer)
     }
 
-    fn memory() -> OwnedFd {
-        sys::shared_memory(REGION_BYTES).unwrap()
-    }
-
     /// This process, with a region of zeros.
     pub fn client() -> Client {
-        introduce(std::process::id(), &memory()).0.unwrap()
+        introduce(std::process::id()).0.unwrap()
     }
 
     #[test]
     fn a_process_is_the_one_that_the_kernel_says() {
-        let (result, answer) = introduce(std::process::id(), &memory());
+        let (result, answer) = introduce(std::process::id());
         assert_eq!(answer, READY);
         assert_eq!(result.unwrap().pid(), std::process::id() as i32);
         // What it names would be killed.
         let mut other = Command::new("cat").stdin(Stdio::piped()).spawn().unwrap();
-        let (result, answer) = introduce(other.id(), &memory());
+        let (result, answer) = introduce(other.id());
         assert!(result.err().unwrap().contains("outside of PID namespaces"));
         assert!(answer.starts_with(UNRECORDED), "{answer}");
         drop(other.stdin.take());
@@ -311,19 +302,11 @@ pub mod tests {
 
     #[test]
     fn the_memory_of_a_process_keeps_its_length() {
-        let memory = memory();
-        let shorter = File::from(memory.try_clone().unwrap()).set_len(4096);
-        assert_eq!(shorter.unwrap_err().raw_os_error(), Some(libc::EPERM));
-        // SAFETY: the name is a NUL-terminated literal; the descriptor is nobody else's.
-        let unsealed = unsafe {
-            use std::os::fd::FromRawFd;
-            OwnedFd::from_raw_fd(libc::memfd_create(c"unsealed".as_ptr(), libc::MFD_CLOEXEC))
-        };
-        assert!(unsealed.as_raw_fd() >= 0);
-        File::from(unsealed.try_clone().unwrap()).set_len(REGION_BYTES as u64).unwrap();
-        let (result, answer) = introduce(std::process::id(), &unsealed);
-        assert_eq!(result.err(), Some(answer.clone()));
-        assert!(answer.contains("not as it should be"), "{answer}");
+        let memory = File::from(sys::shared_memory(REGION_BYTES).unwrap());
+        for length in [4096, 2 * REGION_BYTES as u64] {
+            let changed = memory.set_len(length);
+            assert_eq!(changed.unwrap_err().raw_os_error(), Some(libc::EPERM));
+        }
     }
 
     #[test]

@@ -1,6 +1,8 @@
 //! The connection to the collector: the shared memory, and the records sent through it.
 
 use std::io::{self, Read, Write};
+use std::os::fd::OwnedFd;
+use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::ptr;
 use std::sync::atomic::{AtomicPtr, Ordering};
@@ -52,9 +54,9 @@ pub fn fail(why: &str) -> ! {
     sys::exit_now(1);
 }
 
-/// Makes a region, at the place of the old one if there is one, and introduces this process to the
-/// collector. `knows_pages` says whether it can be known which pages are in memory. Returns why the collector
-/// cannot record this process, if so.
+/// Introduces this process to the collector, and maps the region that it gets, at the place of the old one if there
+/// is one. `knows_pages` says whether it can be known which pages are in memory. Returns why the collector cannot
+/// record this process, if so; the region is then nobody else's.
 ///
 /// # Errors
 /// A message for the user.
@@ -66,15 +68,6 @@ pub fn attach(
     knows_pages: bool,
 ) -> Result<Option<String>, String> {
     let describe = |what: &str, error: io::Error| format!("{what}: {error}");
-    let memory = sys::shared_memory(REGION_BYTES).map_err(|e| describe("no shared memory", e))?;
-    let old = REGION.load(Ordering::Relaxed);
-    // SAFETY: `old` is null or the start of the region this process's parent had.
-    let address = unsafe { sys::map_shared(&memory, REGION_BYTES, old.cast()) }
-        .map_err(|e| describe("shared memory cannot be mapped", e))?;
-    // SAFETY: as long as a region and zero-filled, which is a valid one.
-    let region = unsafe { &*address.cast::<Region>() };
-    region.base.store(address as u64, Ordering::Relaxed);
-    REGION.store(address.cast(), Ordering::Relaxed);
     let hello = Hello {
         version: VERSION.into(),
         pid: std::process::id() as i32,
@@ -88,15 +81,36 @@ pub fn attach(
         sys::connect(socket).map_err(|e| describe("the collector does not answer", e))?;
     let mut message = (hello.len() as u32).to_le_bytes().to_vec();
     message.extend_from_slice(&hello);
-    sys::send_with_descriptor(&stream, &message, &memory)
-        .map_err(|e| describe("the collector does not listen", e))?;
-    let mut answer = String::new();
-    stream.read_to_string(&mut answer).map_err(|e| describe("the collector does not answer", e))?;
-    match answer.strip_prefix(UNRECORDED) {
-        Some(why) => Ok(Some(why.into())),
-        None if answer == READY => Ok(None),
-        None => Err(answer),
+    sys::send(&stream, &message).map_err(|e| describe("the collector does not listen", e))?;
+    let (answer, memory) =
+        receive(&mut stream).map_err(|e| describe("the collector does not answer", e))?;
+    let why = answer.strip_prefix(UNRECORDED);
+    if why.is_none() && answer != READY {
+        return Err(answer);
     }
+    let old = REGION.load(Ordering::Relaxed);
+    let mapped = match (why, memory) {
+        (Some(_), _) => sys::map_private(old as usize, REGION_BYTES),
+        // SAFETY: `old` is null or the start of the region this process's parent had.
+        (None, Some(memory)) => unsafe { sys::map_shared(&memory, REGION_BYTES, old.cast()) },
+        // Without a number for it, the kernel has dropped the descriptor.
+        (None, None) => Err(io::Error::from_raw_os_error(libc::EMFILE)),
+    };
+    let address = mapped.map_err(|e| describe("shared memory cannot be mapped", e))?;
+    // SAFETY: as long as a region and zero-filled, which is a valid one.
+    let region = unsafe { &*address.cast::<Region>() };
+    region.base.store(address as u64, Ordering::Relaxed);
+    REGION.store(address.cast(), Ordering::Relaxed);
+    Ok(why.map(Into::into))
+}
+
+/// Receives the collector's answer, and the descriptor with it if there is one.
+fn receive(stream: &mut UnixStream) -> io::Result<(String, Option<OwnedFd>)> {
+    let mut first = [0; READY.len()];
+    let (got, memory) = sys::receive_with_descriptor(stream, &mut first)?;
+    let mut answer = first[..got].to_vec();
+    stream.read_to_end(&mut answer)?;
+    Ok((String::from_utf8_lossy(&answer).into_owned(), memory))
 }
 
 /// Writes a message for the user. `eprintln` would panic where standard error is closed, and so end

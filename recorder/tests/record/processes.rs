@@ -187,6 +187,19 @@ fn a_process_is_recorded_once_there_are_files_for_it_again() {
     assert_eq!(recorded.warnings.len(), 1, "{:?}", recorded.warnings);
 }
 
+#[test]
+fn processes_whose_files_are_limited_in_length_are_recorded_too() {
+    let scratch = Scratch::new();
+    let command = "ulimit -f 1; (exit 3); /bin/true && exec /bin/sh -c 'exit 5'";
+    let recorded = record(&scratch, "", &["/bin/sh", "-c", command]);
+    assert_eq!(recorded.status.code(), Some(5));
+    assert_eq!(recorded.warnings, [""; 0]);
+    let mut reasons: Vec<_> = recorded.ends.iter().map(|end| end["reason"].as_str()).collect();
+    reasons.sort_unstable();
+    // Two shells, their two children, and what one of these became.
+    assert_eq!(reasons, ["exec", "exec", "exit", "exit", "exit"].map(Some));
+}
+
 /// A pipe with a name.
 fn fifo(scratch: &Scratch, name: &str) -> PathBuf {
     let fifo = scratch.0.join(name);
