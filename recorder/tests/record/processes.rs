@@ -122,6 +122,31 @@ fn every_thread_has_its_own_run() {
 }
 
 #[test]
+fn a_child_has_the_mappings_that_other_threads_have_just_made() {
+    let scratch = Scratch::new();
+    let program = compile(&scratch, "maps_and_forks", STATIC);
+    let recorded = record(&scratch, "", &[path(&program)]);
+    assert_eq!(recorded.status.code(), Some(7));
+    assert_eq!(recorded.ends.len(), 101);
+    for end in &recorded.ends {
+        let file = Path::new(end["file"].as_str().unwrap());
+        if file == recorded.output {
+            continue;
+        }
+        let trace = Trace::read(file);
+        let mut space = Space::default();
+        let mut applied = 0;
+        for (slice, &epoch) in trace.slices.iter().zip(&trace.epochs) {
+            trace.events[applied..epoch].iter().for_each(|event| space.apply(event));
+            applied = epoch;
+            for &address in &slice.addresses {
+                assert!(space.contains(address), "{address:x} in {}", file.display());
+            }
+        }
+    }
+}
+
+#[test]
 fn only_threads_at_once_are_limited() {
     let scratch = Scratch::new();
     let program = compile(&scratch, "chain", STATIC);

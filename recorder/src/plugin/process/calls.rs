@@ -29,8 +29,8 @@ static CALLS: [Call; SLOTS] = [const {
 }; SLOTS];
 
 /// Held by a thread from a mapping call's start to its result, so that the results are noted in the
-/// order in which the kernel gave them. A forking thread does not take it, nor does any code that
-/// runs while QEMU regards the vCPU as running.
+/// order in which the kernel gave them, and while it forks, so that the child has the mappings that were noted before.
+/// No code takes it that runs while QEMU regards the vCPU as running.
 static MAPPING: Lock<()> = Lock::new(());
 
 /// A system call begins.
@@ -76,6 +76,7 @@ pub unsafe extern "C" fn on_syscall(
             with_space(|space| pagemap::populate_taken(space, number, &arguments));
         }
     } else if fork::is_fork(number, a1) {
+        MAPPING.acquire();
         fork::prepare();
     } else if let libc::SYS_execve | libc::SYS_execveat = number {
         // If the call succeeds, this is the last that the collector hears of this program.
@@ -144,6 +145,7 @@ pub unsafe extern "C" fn on_syscall_return(_: PluginId, vcpu: c_uint, number: i6
             fork::become_child(vcpu, before);
             return;
         }
+        MAPPING.release();
         if !failed {
             // This process may end before the child introduces itself.
             send(CONTROL_FORK, &result.to_le_bytes());
