@@ -29,7 +29,14 @@ extensions = ["myst_nb", "sphinx.ext.autodoc", "sphinx.ext.napoleon"]
 # Documents lie in docs/, at the repository's root and next to the series and the model. What else there is of
 # Markdown (build output, environments) is not looked at.
 root_doc = "docs/README"
-include_patterns = ["*.md", "docs/**.md", "docs/notebooks/*.ipynb", "qemu/README.md", "linux/README.md", "linux/model/README.md"]
+include_patterns = [
+    "*.md",
+    "docs/**.md",
+    "docs/notebooks/*.ipynb",
+    "qemu/README.md",
+    "linux/README.md",
+    "linux/model/README.md",
+]
 exclude_patterns = [
     path.name for path in ROOT.iterdir() if path.is_dir() and path.name not in {"docs", "linux", "qemu"}
 ]

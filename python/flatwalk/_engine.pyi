@@ -6,6 +6,7 @@ from typing_extensions import Buffer
 __all__ = [
     "EngineError",
     "check",
+    "check_mix",
     "check_organisation",
     "describe",
     "memory_allocate",
