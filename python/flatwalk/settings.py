@@ -7,6 +7,7 @@ it is in, and what a misspelt word was probably meant to be.
 from __future__ import annotations
 
 import difflib
+import re
 import tomllib
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -238,15 +239,13 @@ def scheme_or_pair(name: str, where: str = "--schemes") -> dict[str, Any]:
 
 def pair_of(text: str, folder: Path = Path()) -> tuple[str, str] | None:
     """The names or paths of a pair GUEST/HOST; None where that is one scheme. Paths begin at `folder`."""
-    if scheme_code.is_one(text) or (folder / text).is_file():
+    if (folder / text).is_file():
         return None
-    guest, is_file, host = text.partition(".toml/")
-    if is_file:
-        guest += ".toml"
-    else:
-        guest, _, host = text.partition("/")
-        if host.endswith(".toml") and guest not in names("scheme"):
-            return None
+    by_path = re.fullmatch(r"(.+?(?:\.toml|\.py|\.py:[^/]*))/(.+)", text)
+    guest, host = by_path.groups() if by_path else (text.partition("/")[0], text.partition("/")[2])
+    is_path = host.endswith(".toml") or scheme_code.is_one(host)
+    if by_path is None and is_path and guest not in names("scheme"):
+        return None
     return (guest, host) if guest and host else None
 
 

@@ -273,6 +273,12 @@ pub fn raise_descriptor_limit() {
     }
 }
 
+/// Where files are limited in length, writing fails with an error, and does not end this process.
+pub fn ignore_file_limit() {
+    // SAFETY: no handler is installed.
+    unsafe { libc::signal(libc::SIGXFSZ, libc::SIG_IGN) };
+}
+
 /// Whether the limit of open files stood in the way.
 pub fn is_out_of_descriptors(error: &io::Error) -> bool {
     matches!(error.raw_os_error(), Some(libc::EMFILE | libc::ENFILE))

@@ -178,6 +178,8 @@ class _Session:
         #: When the last one came that asks for the end, and when we saw the command's own process dead.
         self._asked = 0.0
         self._died: float | None = None
+        #: The program is to ignore SIGCHLD, as this process did.
+        self._ignores_children = False
         #: Those that came before there was a program to pass them on to.
         self._early: list[int] = []
         #: What let processes go on unrecorded.
@@ -230,6 +232,7 @@ class _Session:
                 line,
                 env=environment,
                 cwd=self._around.directory,
+                preexec_fn=_ignore_children if self._ignores_children else None,  # noqa: PLW1509
                 **files,
                 **identity(self._around.user),
             )
@@ -498,8 +501,9 @@ class _Session:
             if signal.getsignal(number) is not signal.SIG_IGN
         }
         if signal.getsignal(signal.SIGCHLD) is signal.SIG_IGN:
-            # The kernel would keep no exit status of the program's.
+            # The kernel would keep no exit status of the program's, which itself inherits that.
             handlers[signal.SIGCHLD] = signal.SIG_DFL
+            self._ignores_children = True
         previous = {number: signal.signal(number, handler) for number, handler in handlers.items()}
         try:
             yield
@@ -508,6 +512,10 @@ class _Session:
                 # One that was not installed from Python cannot be put back.
                 if handler is not None:
                     signal.signal(number, handler)
+
+
+def _ignore_children() -> None:
+    signal.signal(signal.SIGCHLD, signal.SIG_IGN)
 
 
 def _named(number: int) -> str:

@@ -47,6 +47,7 @@ fn main() -> ExitCode {
     };
     // Each recorded process takes some.
     sys::raise_descriptor_limit();
+    sys::ignore_file_limit();
     let listener = match sys::listen(&socket) {
         Ok(listener) => listener,
         Err(error) => {

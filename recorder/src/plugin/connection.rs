@@ -84,6 +84,9 @@ pub fn attach(
     sys::send(&stream, &message).map_err(|e| describe("the collector does not listen", e))?;
     let (answer, memory) =
         receive(&mut stream).map_err(|e| describe("the collector does not answer", e))?;
+    if answer.is_empty() {
+        return Err("the collector has ended".into());
+    }
     let why = answer.strip_prefix(UNRECORDED);
     if why.is_none() && answer != READY {
         return Err(answer);
@@ -125,9 +128,17 @@ pub fn go_unrecorded(why: &str) {
     set_phase(Phase::Detached);
 }
 
-/// In a forked child: makes a connection of its own. The parent's region is not mapped here, so nothing
-/// of the parent's can be written or sent twice. Without a collector the child has memory of its own to
-/// write to, and goes on unrecorded.
+/// In a forked child, before it allocates anything: puts memory of its own where the parent's region is, which is not
+/// mapped here. Otherwise what it allocates could lie there, and the region would be mapped over it.
+pub fn keep_place() {
+    let place = REGION.load(Ordering::Relaxed) as usize;
+    if sys::map_private(place, REGION_BYTES).is_err() {
+        sys::exit_now(1);
+    }
+}
+
+/// In a forked child that has kept the region's place: makes a connection of its own. Nothing of the parent's can be
+/// written or sent twice. Without a collector the child writes to its own memory, and goes on unrecorded.
 pub fn renew(socket: &Path, command: &[String], segment: Option<u64>, knows_pages: bool) {
     CONTROL.renew(());
     let is_wanted = phase() != Phase::Detached;
@@ -140,9 +151,6 @@ pub fn renew(socket: &Path, command: &[String], segment: Option<u64>, knows_page
             }
         };
     if !is_attached {
-        if sys::map_private(REGION.load(Ordering::Relaxed) as usize, REGION_BYTES).is_err() {
-            sys::exit_now(1);
-        }
         set_phase(Phase::Detached);
     }
 }

@@ -147,6 +147,18 @@ fn a_child_has_the_mappings_that_other_threads_have_just_made() {
 }
 
 #[test]
+fn what_a_child_allocates_is_not_where_its_region_comes() {
+    let scratch = Scratch::new();
+    let program = compile(&scratch, "many_maps", STATIC);
+    // Where a child allocates depends on where the kernel has put things.
+    for _ in 0..8 {
+        let recorded = record(&scratch, "", &[path(&program)]);
+        assert_eq!(recorded.status.code(), Some(7));
+        assert_eq!(recorded.ends.len(), 2);
+    }
+}
+
+#[test]
 fn only_threads_at_once_are_limited() {
     let scratch = Scratch::new();
     let program = compile(&scratch, "chain", STATIC);

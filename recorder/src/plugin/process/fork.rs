@@ -58,6 +58,7 @@ pub fn take_in_child() -> Option<BeforeFork> {
 /// In a forked child, before it executes anything: a region and a trace of its own. `vcpu` runs its only
 /// thread.
 pub fn become_child(vcpu: c_uint, before: BeforeFork) {
+    connection::keep_place();
     let Setup { options, command, .. } = setup();
     let mappings = before.space.as_events();
     state::renew(before.space);
