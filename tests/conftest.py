@@ -31,8 +31,11 @@ class Result(NamedTuple):
     err: str
 
 
-# A shell ignores Ctrl-C for what it starts in the background, and commands that tests interrupt inherit that.
+# A shell ignores Ctrl-C for what it starts in the background, and nohup ignores SIGHUP; commands that tests
+# signal would inherit that.
 signal.signal(signal.SIGINT, signal.default_int_handler)
+signal.signal(signal.SIGHUP, signal.SIG_DFL)
+signal.signal(signal.SIGQUIT, signal.SIG_DFL)
 
 # The same examples each time, however long they take.
 hypothesis.settings.register_profile(

@@ -352,7 +352,7 @@ def test_everything_that_compare_takes_is_known_of_simulate() -> None:
 def test_intervals_of_simpoint_are_measured(tmp_path: Path) -> None:
     (tmp_path / "a.simpoints").write_text("3 0\n8 1\n")
     (tmp_path / "a.weights").write_text("0.75 0\n0.25 1\n")
-    asked: dict[str, Any] = {"workload": "gups:16MiB", "warmup": "20K", "window": "50K"}
+    asked: dict[str, Any] = {"workload": "gups:16MiB", "instructions": "1M", "warmup": "20K", "window": "50K"}
     files: dict[str, Any] = {"simpoints": tmp_path / "a.simpoints", "weights": tmp_path / "a.weights"}
     run = fw.simulate("radix4", **files, **asked)
     assert [window["at"] // 50_000 for window in run["windows"]] == [3, 8]

@@ -168,17 +168,8 @@ def test_a_round_trip_gives_the_same_figures(flatwalk: Flatwalk, tmp_path: Path)
         ),
         (["--simpoints", "a.simpoints", "--weights", "a.weights", "--window", "1k", "--skip", "5"], "--skip"),
         (
-            [
-                "--simpoints",
-                "a.simpoints",
-                "--weights",
-                "a.weights",
-                "--window",
-                "1k",
-                "--instructions",
-                "5k",
-            ],
-            "--instructions",
+            ["--simpoints=a.simpoints", "--weights=a.weights", "--window=1M", "--instructions=5k"],
+            "remedy: give --instructions 4000000 or more",
         ),
         (
             ["--simpoints", "a.simpoints", "--weights", "a.weights", "--window", "1k", "--exhaustive"],

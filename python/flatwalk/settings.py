@@ -239,7 +239,7 @@ def scheme_or_pair(name: str, where: str = "--schemes") -> dict[str, Any]:
 
 def pair_of(text: str, folder: Path = Path()) -> tuple[str, str] | None:
     """The names or paths of a pair GUEST/HOST; None where that is one scheme. Paths begin at `folder`."""
-    if (folder / text).is_file():
+    if (folder / re.sub(r"(\.py):[^/]*$", r"\1", text)).is_file():
         return None
     by_path = re.fullmatch(r"(.+?(?:\.toml|\.py|\.py:[^/]*))/(.+)", text)
     guest, host = by_path.groups() if by_path else (text.partition("/")[0], text.partition("/")[2])

@@ -98,12 +98,7 @@ class Lengths:
             )
         points = None
         if simpoints is not None or weights is not None:
-            given = {
-                "--windows": windows,
-                "--exhaustive": exhaustive or None,
-                "--instructions": instructions,
-                "--skip": skip,
-            }
+            given = {"--windows": windows, "--exhaustive": exhaustive or None, "--skip": skip}
             points = _points(simpoints, weights, length, given)
         lengths = cls(measured, read(warmup, "warmup"), read(skip, "skip") or 0, windows, length, exhaustive)
         return replace(lengths, points=points, aligned=aligned)
@@ -167,6 +162,7 @@ class Lengths:
             # Positions count from the first instruction, so nothing is left out; what follows is passed over.
             starts = self.points.starts
             if instructions is not None:
+                self._check_points(starts[-1] + window, instructions + skip)
                 instructions = max(instructions + skip, starts[-1] + window)
             skip, count, places = 0, len(starts), {"places": {"at": starts}}
         return {
@@ -175,6 +171,15 @@ class Lengths:
             "skip": skip,
             "sampling": spread(count, window, warmup // (1 + self.halved)) | places,
         }
+
+    def _check_points(self, needed: int, end: int) -> None:
+        """Passes intervals of which the last ends within `--instructions`, if these were asked for."""
+        if self.instructions is not None and needed > end:
+            raise UsageError(
+                f"an interval ends at instruction {needed}, after the last one that is asked for, {end}",
+                where="--simpoints and --instructions",
+                remedy=f"give --instructions {self.instructions + needed - end} or more, or leave it out",
+            )
 
     def _check(self, info: dict[str, Any], lead: int) -> None:
         """Passes a trace that has what is asked for; a foreign one is read as it comes."""

@@ -22,7 +22,7 @@ Each is one file in `python/flatwalk/data`, where a comment gives the source of 
 [guide](guide.md#your-own-schemes-and-machines).
 """
 
-_SCHEMES = f"""`flatwalk compare` runs the first {len(settings.DEFAULT_SCHEMES)} unless told otherwise.
+_SCHEMES = f"""`flatwalk compare` runs the first {len(settings.DEFAULT_SCHEMES)} by default.
 Those whose name begins with `virt-` are of a process in a guest; `--virt GUEST/HOST` makes one of any two
 others.
 """
