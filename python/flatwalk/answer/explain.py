@@ -165,18 +165,18 @@ def explain(response: Response) -> Answer:
     sampling = response.get("sampling")
     runs = response["runs"]
     machines = [[_Place.of(members, runs, sampling) for members in pages] for pages in by_machine(runs)]
-    settings = [setting for pages in machines for setting in pages]
+    places = [place for pages in machines for place in pages]
     bias = response.get("bias")
     return Answer(
         judged_words(response),
         [
             *(point for pages in machines for point in _huge_pages(pages, runs)),
-            *_about("Page-table design", settings, _design),
-            *_mechanism_points(settings),
-            *_about("A fifth level", settings, _fifth_level),
-            *_about("All together", settings, _together),
+            *_about("Page-table design", places, _design),
+            *_mechanism_points(places),
+            *_about("A fifth level", places, _fifth_level),
+            *_about("All together", places, _together),
         ],
-        [_group(setting) for setting in settings],
+        [_group(place) for place in places],
         [Point(topic, said) for topic, said in across.words(response)],
         bias_words(bias, runs) if bias is not None else None,
         is_warm=bias is None or bias["agrees"],
@@ -186,18 +186,18 @@ def explain(response: Response) -> Answer:
 # --- the verdict
 
 
-def _about(topic: str, settings: list[_Place], words: Callable[[_Place], str]) -> list[Point]:
-    return [Point(f"{topic} at {setting.label}", said) for setting in settings if (said := words(setting))]
+def _about(topic: str, places: list[_Place], words: Callable[[_Place], str]) -> list[Point]:
+    return [Point(f"{topic} at {place.label}", said) for place in places if (said := words(place))]
 
 
-def _huge_pages(settings: list[_Place], among: list[Run]) -> list[Point]:
+def _huge_pages(places: list[_Place], among: list[Run]) -> list[Point]:
     """What each further large-page setting of a machine does to the reference, against its first."""
-    first = settings[0]
+    first = places[0]
     here, old = pages_label(first.reference), first.reference
     topic = f"Huge pages{machine_phrase(old, among)}"
     points = []
-    for setting in settings[1:]:
-        run, base = setting.reference, first.reference
+    for place in places[1:]:
+        run, base = place.reference, first.reference
         compared = difference(run, base, first.sampling)
         if run["scheme"] != base["scheme"] or compared is None:
             continue
@@ -207,7 +207,7 @@ def _huge_pages(settings: list[_Place], among: list[Run]) -> list[Point]:
             words = f"{label} {makes} no difference to {name} ({WITHIN} of {here})"
         elif compared.standing is Standing.UNDECIDED:
             words = f"{label} instead of {here}, of {name}: {compared.words}"
-        elif setting.timed:
+        elif place.timed:
             amount, _, interval = compared.words.partition(" (")
             words = f"{label} {makes} {name} {amount} than {here}"
             words += f" ({interval}" if interval else ""
@@ -218,22 +218,22 @@ def _huge_pages(settings: list[_Place], among: list[Run]) -> list[Point]:
     return points
 
 
-def _verb(setting: _Place, run: Run) -> str:
-    return f"{run['scheme']} is" if setting.timed else f"{run['scheme']}'s walks make"
+def _verb(place: _Place, run: Run) -> str:
+    return f"{run['scheme']} is" if place.timed else f"{run['scheme']}'s walks make"
 
 
-def _of_pair(setting: _Place, run: Run, base: Run) -> str | None:
+def _of_pair(place: _Place, run: Run, base: Run) -> str | None:
     """`fpt is 10 % faster than radix4 (9.0 to 11.0 %)`."""
-    compared = setting.between(run, base)
+    compared = place.between(run, base)
     if compared is None:
         return None
     if compared.standing is Standing.NONE:
-        of = "" if setting.timed else " in accesses by walks"
+        of = "" if place.timed else " in accesses by walks"
         return f"{run['scheme']} is {WITHIN} of {base['scheme']}{of}"
     if compared.standing is Standing.UNDECIDED:
         return f"{run['scheme']} against {base['scheme']} is {compared.words}"
     amount, _, interval = compared.words.partition(" (")
-    return f"{_verb(setting, run)} {amount} than {base['scheme']}" + (f" ({interval}" if interval else "")
+    return f"{_verb(place, run)} {amount} than {base['scheme']}" + (f" ({interval}" if interval else "")
 
 
 def _names(runs: list[Run]) -> str:
@@ -249,15 +249,15 @@ def _best_of(found: list[Difference]) -> Difference | None:
     return max(better, key=lambda one: one.merit, default=None)
 
 
-def _best_words(setting: _Place, best: Difference, found: list[Difference]) -> str:
+def _best_words(place: _Place, best: Difference, found: list[Difference]) -> str:
     """What the best one gains, and which others gain as much."""
     words = f"{best.run['scheme']} is best, "
     amount, _, interval = best.words.partition(" (")
-    against = setting.reference["scheme"]
-    words += f"{amount} than {against}" if setting.timed else f"its walks make {amount} than {against}'s"
+    against = place.reference["scheme"]
+    words += f"{amount} than {against}" if place.timed else f"its walks make {amount} than {against}'s"
     words += f" ({interval}" if interval else ""
-    words += _same_words(setting.same(best.run, (one.run for one in found)))
-    rivals = [one.run for one in found if one is not best and setting.undecided(one.run, best.run)]
+    words += _same_words(place.same(best.run, (one.run for one in found)))
+    rivals = [one.run for one in found if one is not best and place.undecided(one.run, best.run)]
     if rivals:
         words += f"; whether {_names(rivals)} {'is' if len(rivals) == 1 else 'are'} as good is not decided"
     return words
@@ -267,101 +267,100 @@ def _same_words(same: list[Run]) -> str:
     return f"; {_names(same)} {'is' if len(same) == 1 else 'are'} {WITHIN} of it" if same else ""
 
 
-def _none_words(setting: _Place, found: list[Difference], *, why: bool) -> str:
+def _none_words(place: _Place, found: list[Difference], *, why: bool) -> str:
     """That none of some schemes is better than the reference, and how much worse the worst is."""
-    name = setting.reference["scheme"]
+    name = place.reference["scheme"]
     open_ones = [one for one in found if one.standing is Standing.UNDECIDED]
     worse = [one for one in found if one.standing is Standing.WORSE]
     none = [one.run for one in found if one.standing is Standing.NONE]
-    better = "faster than" if setting.timed else "sparing accesses against"
+    better = "faster than" if place.timed else "sparing accesses against"
     if open_ones:
         told = [f"{one.run['scheme']} {one.words}" for one in open_ones[:2]]
         told += [f"{len(open_ones) - 2} more not decided"] if len(open_ones) > 2 else []
         return f"none is shown to be {better} {name}; {'; '.join(told)}"
     if worse:
         worst = min(worse, key=lambda one: one.merit)
-        words = f"none is {better} {name}; {_verb(setting, worst.run)} {worst.words}"
-        words += causes.words(worst.run, setting.reference) if why else ""
-        return words + _same_words(setting.same(worst.run, (one.run for one in worse if one is not worst)))
+        words = f"none is {better} {name}; {_verb(place, worst.run)} {worst.words}"
+        words += causes.words(worst.run, place.reference) if why else ""
+        return words + _same_words(place.same(worst.run, (one.run for one in worse if one is not worst)))
     which = f"all {len(none)} schemes are" if len(none) > NAMES else _names(none)
     which += "" if len(none) > NAMES else " is" if len(none) == 1 else " are"
     words = f"makes no difference: {which} {WITHIN} of {name}"
-    share = lost_to_translation(setting.reference, setting.runs) if setting.timed else None
-    bound = setting.bound
+    share = lost_to_translation(place.reference, place.runs) if place.timed else None
+    bound = place.bound
     if share is not None and share < 2 * NOISE and bound is not None and bound.standing is Standing.NONE:
         words += f" (translation takes {units.percent(share)} of the time)"
     return words
 
 
-def _designs(setting: _Place) -> list[Difference]:
+def _designs(place: _Place) -> list[Difference]:
     """Schemes with the reference's mechanisms, and of its levels where they have a twin with these."""
-    deeper = {five["scheme"] for _, five in twins.by_fifth_level(setting.runs)}
+    deeper = {five["scheme"] for _, five in twins.by_fifth_level(place.runs)}
     return [
         one
-        for one in setting.schemes
-        if twins.mechanisms(one.run) == twins.mechanisms(setting.reference)
-        and one.run["scheme"] not in deeper
+        for one in place.schemes
+        if twins.mechanisms(one.run) == twins.mechanisms(place.reference) and one.run["scheme"] not in deeper
     ]
 
 
-def _of_all(setting: _Place, found: list[Difference], *, why: bool = False) -> str:
+def _of_all(place: _Place, found: list[Difference], *, why: bool = False) -> str:
     best = _best_of(found)
-    return _none_words(setting, found, why=why) if best is None else _best_words(setting, best, found)
+    return _none_words(place, found, why=why) if best is None else _best_words(place, best, found)
 
 
-def _design(setting: _Place) -> str:
+def _design(place: _Place) -> str:
     """What tables are worth; and the bound, where nothing else was run."""
-    found = _designs(setting)
+    found = _designs(place)
     if not found:
         return ""
-    free = _free_words(setting, _best_of(found)) if len(found) == len(setting.schemes) else ""
-    return _of_all(setting, found, why=True) + (f"; {free}" if free else "")
+    free = _free_words(place, _best_of(found)) if len(found) == len(place.schemes) else ""
+    return _of_all(place, found, why=True) + (f"; {free}" if free else "")
 
 
-def _together(setting: _Place) -> str:
+def _together(place: _Place) -> str:
     """The best of all schemes and the bound, where the design alone is not all."""
-    found, name = setting.schemes, setting.reference["scheme"]
-    if found and len(_designs(setting)) == len(found):
+    found, name = place.schemes, place.reference["scheme"]
+    if found and len(_designs(place)) == len(found):
         return ""
-    free = _free_words(setting, _best_of(found))
+    free = _free_words(place, _best_of(found))
     if found:
-        return _of_all(setting, found) + (f"; {free}" if free else "")
+        return _of_all(place, found) + (f"; {free}" if free else "")
     if free:
         return f"{free}; add schemes to see how much of that they get"
-    return f"only {name} was run: add schemes to compare it with" if len(setting.runs) == 1 else ""
+    return f"only {name} was run: add schemes to compare it with" if len(place.runs) == 1 else ""
 
 
-def _pairs(setting: _Place, pairs: list[tuple[Run, Run]]) -> str:
-    said = [words for base, run in pairs if (words := _of_pair(setting, run, base)) is not None]
+def _pairs(place: _Place, pairs: list[tuple[Run, Run]]) -> str:
+    said = [words for base, run in pairs if (words := _of_pair(place, run, base)) is not None]
     return "; ".join(said)
 
 
-def _mechanism_points(settings: list[_Place]) -> list[Point]:
+def _mechanism_points(places: list[_Place]) -> list[Point]:
     """What page-table priority adds, and any other mechanism, to a scheme that was run without it too."""
-    found = [(setting, twins.by_mechanism(setting.runs)) for setting in settings]
+    found = [(place, twins.by_mechanism(place.runs)) for place in places]
     return [
-        Point(f"{twins.title(key)} at {setting.label}", said)
+        Point(f"{twins.title(key)} at {place.label}", said)
         for key in dict.fromkeys(key for _, pairs in found for key in pairs)
-        for setting, pairs in found
-        if (said := _pairs(setting, pairs.get(key, [])))
+        for place, pairs in found
+        if (said := _pairs(place, pairs.get(key, [])))
     ]
 
 
-def _fifth_level(setting: _Place) -> str:
-    return _pairs(setting, twins.by_fifth_level(setting.runs))
+def _fifth_level(place: _Place) -> str:
+    return _pairs(place, twins.by_fifth_level(place.runs))
 
 
 # --- scheme by scheme
 
 
-def _group(setting: _Place) -> Group:
-    return Group(setting.label, setting.reference, list(_lines(setting, setting.schemes)))
+def _group(place: _Place) -> Group:
+    return Group(place.label, place.reference, list(_lines(place, place.schemes)))
 
 
-def _free_words(setting: _Place, best: Difference | None) -> str:
+def _free_words(place: _Place, best: Difference | None) -> str:
     """What the bound says, beside what the best scheme gains."""
-    bound = setting.bound
-    if bound is None or not setting.timed:
+    bound = place.bound
+    if bound is None or not place.timed:
         return ""
     free = f"free translation ({bound.run['scheme']})"
     words = f"{free} would be {bound.words}"
@@ -371,7 +370,7 @@ def _free_words(setting: _Place, best: Difference | None) -> str:
         words = f"{free} would make no difference"
         if best is not None:
             words += ", so the gain is not one of translation"
-    elif best is not None and setting.better(best.run, bound.run):
+    elif best is not None and place.better(best.run, bound.run):
         words += ", less than that: part of the gain is not one of translation"
     elif best is not None and bound.standing is Standing.BETTER:
         share = units.percent(min(best.change / bound.change, 1.0))
@@ -385,13 +384,13 @@ def _mechanisms(run: Run) -> str:
     return f"; {joined(words)}" if words else ""
 
 
-def _lines(setting: _Place, found: list[Difference]) -> Iterable[Line]:
-    reference = setting.reference
-    yield Line([reference], _reference_words(setting))
-    yield from _ranked(setting, [one for one in found if one.standing is Standing.BETTER])
+def _lines(place: _Place, found: list[Difference]) -> Iterable[Line]:
+    reference = place.reference
+    yield Line([reference], _reference_words(place))
+    yield from _ranked(place, [one for one in found if one.standing is Standing.BETTER])
     none = [one.run for one in found if one.standing is Standing.NONE]
     if none:
-        what = "" if setting.timed else " in the accesses that walks make"
+        what = "" if place.timed else " in the accesses that walks make"
         did = "".join(
             f"; {run['scheme']}: {joined(run['mechanism_words'])}" for run in none if run["mechanism_words"]
         )
@@ -399,41 +398,41 @@ def _lines(setting: _Place, found: list[Difference]) -> Iterable[Line]:
     for one in found:
         if one.standing is Standing.UNDECIDED:
             yield Line([one.run], one.words + _mechanisms(one.run), Standing.UNDECIDED)
-    yield from _ranked(setting, [one for one in found if one.standing is Standing.WORSE])
-    for run in setting.runs:
-        if run is not reference and run["scheme"] not in setting.differences:
-            yield Line([run], "was not timed" if setting.timed else "no walks to compare with")
-    for bound in setting.bounds:
-        words = f"{bound.words}: " if setting.timed else ""
+    yield from _ranked(place, [one for one in found if one.standing is Standing.WORSE])
+    for run in place.runs:
+        if run is not reference and run["scheme"] not in place.differences:
+            yield Line([run], "was not timed" if place.timed else "no walks to compare with")
+    for bound in place.bounds:
+        words = f"{bound.words}: " if place.timed else ""
         yield Line(
-            [bound.run], f"{words}the bound, with translation free", bound.standing if setting.timed else None
+            [bound.run], f"{words}the bound, with translation free", bound.standing if place.timed else None
         )
 
 
-def _ranked(setting: _Place, found: list[Difference]) -> Iterable[Line]:
+def _ranked(place: _Place, found: list[Difference]) -> Iterable[Line]:
     """The best first; those that cannot be told apart from a better one stand with it."""
     left = sorted(found, key=lambda one: -one.merit)
     while left:
         first = left.pop(0)
-        same = setting.same(first.run, (one.run for one in left))
+        same = place.same(first.run, (one.run for one in left))
         left = [one for one in left if all(one.run is not run for run in same)]
-        words = first.words if setting.timed else f"walks make {first.words}"
-        if not setting.timed and first.run["accesses_per_walk"] and setting.reference["accesses_per_walk"]:
+        words = first.words if place.timed else f"walks make {first.words}"
+        if not place.timed and first.run["accesses_per_walk"] and place.reference["accesses_per_walk"]:
             words += (
                 f": {first.run['accesses_per_walk']:.2f} instead of "
-                f"{setting.reference['accesses_per_walk']:.2f} a walk"
+                f"{place.reference['accesses_per_walk']:.2f} a walk"
             )
-        words += causes.words(first.run, setting.reference)
+        words += causes.words(first.run, place.reference)
         if same:
             words = f"{first.run['scheme']} {words}; {_names(same)} {WITHIN} of it"
         yield Line([first.run, *same], words + _mechanisms(first.run), first.standing)
 
 
-def _reference_words(setting: _Place) -> str:
-    base, bound = setting.reference, setting.bound
-    words = "what the others are compared with" if is_bound(setting.runs[0]) else "the baseline"
+def _reference_words(place: _Place) -> str:
+    base, bound = place.reference, place.bound
+    words = "what the others are compared with" if is_bound(place.runs[0]) else "the baseline"
     facts = []
-    share = lost_to_translation(base, setting.runs)
+    share = lost_to_translation(base, place.runs)
     if share is not None and bound is not None and bound.standing is not Standing.UNDECIDED:
         facts.append(f"{units.percent(share)} of its time is lost to translation")
     if base["walks"] and base["accesses_per_walk"] is not None:
