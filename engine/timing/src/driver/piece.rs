@@ -45,6 +45,14 @@ pub enum Piece {
     /// The same in a part that is passed over: no time passes. [`Event::Populate`] names pages that
     /// were touched in it.
     Passed(Event),
+    /// What was passed over used entries of page tables.
+    Used {
+        /// Of each of their lines an address that such an entry translates, in the part of it that used the
+        /// line last: the first half of what was passed over, half of the rest, and so on.
+        parts: Arc<[Vec<u64>]>,
+        /// Instructions that were passed over.
+        instructions: u64,
+    },
     /// Another phase begins, or another window, before instruction `at` of the program.
     Phase {
         /// The phase.

@@ -62,6 +62,8 @@ pub(crate) struct StretchReader<'a> {
     rest: Option<Slice>,
     /// Pages in memory, where what is passed over is to be followed …
     touched: Option<Touched>,
+    /// … so many instructions of it up to now …
+    passed: u64,
     /// … and the blocks whose code was.
     executed: Vec<bool>,
     /// What comes next, up to the next slice, is of a gap, and names the pages that were touched in it.
@@ -101,6 +103,7 @@ impl<'a> StretchReader<'a> {
             until: 0,
             rest: None,
             touched: (limits.skip > 0 || limits.sampling.is_some()).then(Touched::default),
+            passed: 0,
             executed: Vec::new(),
             gap: Gap::default(),
             ended: None,
@@ -289,6 +292,7 @@ impl<'a> StretchReader<'a> {
             follow(&slice, &self.blocks, &mut self.executed, touched);
         }
         if self.phase == Phase::Pass {
+            self.passed += n;
             return n;
         }
         if self.phase == Phase::Warm || self.leaves_out {
@@ -331,6 +335,10 @@ impl<'a> StretchReader<'a> {
 
     fn enter_phase(&mut self, pieces: &mut Vec<Piece>, phase: Phase, until: u64) {
         self.show_touched(pieces);
+        self.show_used(pieces);
+        if let Some(touched) = self.touched.as_mut().filter(|_| phase == Phase::Pass) {
+            touched.follow_uses();
+        }
         (self.phase, self.until, self.counted) = (phase, until, false);
         let phase = if self.leaves_out && phase.has_clock() { Phase::Warm } else { phase };
         if !phase.has_clock() {
@@ -345,6 +353,15 @@ impl<'a> StretchReader<'a> {
         if let Some(touched) = &mut self.touched {
             let is_passing = self.phase == Phase::Pass;
             pieces.extend(touched.take().filter(|_| is_passing).map(Piece::Passed));
+        }
+    }
+
+    /// Lets runs know which entries of page tables were used in what was passed over.
+    fn show_used(&mut self, pieces: &mut Vec<Piece>) {
+        let instructions = std::mem::take(&mut self.passed);
+        let parts = self.touched.as_mut().map(Touched::end_uses).unwrap_or_default();
+        if !parts.is_empty() {
+            pieces.push(Piece::Used { parts: parts.into(), instructions });
         }
     }
 

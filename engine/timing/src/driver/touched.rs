@@ -1,30 +1,56 @@
-//! Which pages a program touches in a part of a trace that is passed over.
+//! Which pages a program touches in a part of a trace that is passed over, and of which of them it used
+//! the entries of its page table last.
 
 use std::collections::HashMap;
 
 use flatwalk_trace::{Advice, Event};
 use rustc_hash::FxBuildHasher;
 
-use crate::memory::line::{PAGE_BYTES, PAGE_SHIFT};
+use crate::memory::line::{LINE_SHIFT, PAGE_BYTES, PAGE_SHIFT};
 
 /// Pages of a region: one bit each in eight words.
 const REGION_SHIFT: u32 = 9;
 const REGION_PAGES: u64 = 1 << REGION_SHIFT;
 /// Pages remembered as touched, each at its number's place modulo theirs.
 const RECENT: usize = 256;
+/// log2 of the pages whose entries share a line, in a table of base pages with entries of 8 bytes.
+const SHARING_SHIFT: u32 = LINE_SHIFT - 3;
+/// Parts that are told of a time in which uses are followed.
+const PARTS: usize = 16;
+/// Such groups of pages in a region.
+const GROUPS: usize = 1 << (REGION_SHIFT - SHARING_SHIFT);
 
 /// Pages in memory, as far as is known here.
 #[derive(Debug)]
 pub(crate) struct Touched {
-    regions: HashMap<u64, [u64; 8], FxBuildHasher>,
+    regions: HashMap<u64, Region, FxBuildHasher>,
     recent: [u64; RECENT],
+    /// Uses of groups so far, if they are followed …
+    uses: u64,
+    /// … and when that was asked for.
+    followed_from: Option<u64>,
     /// Touched for the first time since they were last taken, in order, neighbours joined.
     fresh: Vec<Event>,
 }
 
+/// What is known of a region.
+#[derive(Debug, Default)]
+struct Region {
+    /// A bit for each page that is in memory.
+    pages: [u64; REGION_PAGES as usize / 64],
+    /// Of each group the page that was used last, behind how many uses of others came before it; 0 for none.
+    used: Option<Box<[u64; GROUPS]>>,
+}
+
 impl Default for Touched {
     fn default() -> Self {
-        Self { regions: HashMap::default(), recent: [u64::MAX; RECENT], fresh: Vec::new() }
+        Self {
+            regions: HashMap::default(),
+            recent: [u64::MAX; RECENT],
+            uses: 0,
+            followed_from: None,
+            fresh: Vec::new(),
+        }
     }
 }
 
@@ -34,7 +60,7 @@ impl Touched {
     pub(crate) fn touch(&mut self, address: u64, store: bool) {
         let page = address >> PAGE_SHIFT;
         let recent = &mut self.recent[page as usize % RECENT];
-        if *recent != page {
+        if *recent != page || self.followed_from.is_some() {
             *recent = page;
             self.touch_page(page, store);
         }
@@ -52,9 +78,15 @@ impl Touched {
     }
 
     fn touch_page(&mut self, page: u64, store: bool) {
-        let words = self.regions.entry(page >> REGION_SHIFT).or_default();
+        let region = self.regions.entry(page >> REGION_SHIFT).or_default();
         let within = page % REGION_PAGES;
-        let (word, bit) = (&mut words[within as usize / 64], 1 << (within % 64));
+        if self.followed_from.is_some() {
+            self.uses += 1;
+            let used = region.used.get_or_insert_with(|| Box::new([0; GROUPS]));
+            let sharing = page % (1 << SHARING_SHIFT);
+            used[within as usize >> SHARING_SHIFT] = self.uses << SHARING_SHIFT | sharing;
+        }
+        let (word, bit) = (&mut region.pages[within as usize / 64], 1 << (within % 64));
         if *word & bit != 0 {
             return;
         }
@@ -73,6 +105,37 @@ impl Touched {
     /// What was touched for the first time since this was last asked for.
     pub(crate) fn take(&mut self) -> impl Iterator<Item = Event> {
         self.fresh.drain(..)
+    }
+
+    /// From here on it is followed which entries are used.
+    pub(crate) fn follow_uses(&mut self) {
+        self.followed_from = Some(self.uses);
+    }
+
+    /// What was used since [`Self::follow_uses`]: of each group of pages whose entries share a line an address,
+    /// the group that was used last comes last. They are in the parts of that time in which they were
+    /// used last: its first half, half of the rest, and so on.
+    pub(crate) fn end_uses(&mut self) -> Vec<Vec<u64>> {
+        let Some(from) = self.followed_from.take() else { return Vec::new() };
+        let mut found = Vec::new();
+        for (&region, Region { used, .. }) in &self.regions {
+            let groups = used.iter().flat_map(|used| used.iter()).zip(0_u64..);
+            let used_since = groups.filter(|(when, _)| *when >> SHARING_SHIFT > from);
+            found.extend(
+                used_since
+                    .map(|(&when, group)| (when, region << REGION_SHIFT | group << SHARING_SHIFT)),
+            );
+        }
+        found.sort_unstable();
+        let uses = self.uses - from;
+        let mut parts = vec![Vec::new(); PARTS];
+        for (when, first) in found {
+            let left = self.uses - (when >> SHARING_SHIFT);
+            let part = (uses / (left + 1)).checked_ilog2().unwrap_or(0);
+            let page = first | when % (1 << SHARING_SHIFT);
+            parts[(part as usize).min(PARTS - 1)].push(page << PAGE_SHIFT);
+        }
+        parts
     }
 
     /// Pages that an event takes out of memory are new when they are next touched.
@@ -127,6 +190,31 @@ mod tests {
         assert_eq!(fresh, [populate(7, 1, false), populate(3, 3, false), populate(6, 1, true)]);
         touched.touch(3 * PAGE_BYTES, true);
         assert_eq!(touched.take().count(), 0);
+    }
+
+    #[test]
+    fn entries_are_used_line_by_line_in_the_order_of_their_last_use() {
+        let mut touched = Touched::default();
+        touched.touch(100 * PAGE_BYTES, true);
+        assert_eq!(touched.end_uses(), Vec::<Vec<u64>>::new(), "nobody asked");
+        touched.follow_uses();
+        // Pages 0 to 7 share a line, 8 to 15 the next one; 264 is 8 to those that remember few pages.
+        for page in [100, 3, 12, 600, 264, 8, 5, 100] {
+            touched.touch(page * PAGE_BYTES + 8, false);
+        }
+        touched.apply(&Event::Unmap { address: 600 * PAGE_BYTES, length: PAGE_BYTES });
+        let mut expected = vec![Vec::new(); PARTS];
+        // Eight uses: four, two, one and the last.
+        (expected[1], expected[2], expected[3]) = (vec![264, 8], vec![5], vec![100]);
+        expected.iter_mut().flatten().for_each(|page| *page *= PAGE_BYTES);
+        assert_eq!(touched.end_uses(), expected);
+        touched.follow_uses();
+        touched.touch(5 * PAGE_BYTES, false);
+        assert_eq!(
+            touched.end_uses().concat(),
+            [5 * PAGE_BYTES],
+            "what came before is not told again"
+        );
     }
 
     #[test]

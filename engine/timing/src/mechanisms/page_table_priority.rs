@@ -22,7 +22,7 @@ use crate::ConfigError;
 use crate::config::machine::{Isolation, Machine, Multicore};
 use crate::counts::Visitor;
 use crate::memory::line::Set;
-use crate::memory::replacement::{ReplacementPolicy, Turn};
+use crate::memory::replacement::{ReplacementPolicy, Spared, Turn};
 use crate::mmu::mechanism::{Mechanism, Observation, ResultView, figures};
 
 const NAME: &str = "page_table_priority";
@@ -257,6 +257,16 @@ impl ReplacementPolicy for Protect {
         }
         oldest
     }
+
+    fn spared(&self, set: Set<'_>) -> Option<Spared> {
+        let place = set.oldest_where(|place| set.is_table(place))?;
+        let is_every = set.oldest_where(|place| !set.is_table(place)).is_none();
+        Some(Spared { place, is_next: place == set.oldest(), is_every })
+    }
+
+    fn unspared_percent(&self) -> u32 {
+        100 - self.percent
+    }
 }
 
 /// The policy of a cache that the cores of `multicore` share on `machine`, for whichever of their
@@ -311,6 +321,21 @@ impl ReplacementPolicy for Owners {
             set.oldest_where(|place| !spared(place) || set.owner(place) == owner)
         };
         victim.unwrap_or(oldest)
+    }
+
+    fn spared(&self, set: Set<'_>) -> Option<Spared> {
+        let Turn { owner, protected } = self.turn;
+        let is_spared =
+            |place: usize| set.is_table(place) && protected >> set.owner(place) & 1 != 0;
+        let is_own = |place: usize| set.owner(place) == owner;
+        let place = set.oldest_where(|place| is_spared(place) && is_own(place))?;
+        let next = set.oldest_where(|place| !is_spared(place) || is_own(place));
+        let is_every = set.oldest_where(|place| !is_spared(place)).is_none();
+        Some(Spared { place, is_next: next == Some(place), is_every })
+    }
+
+    fn unspared_percent(&self) -> u32 {
+        100 - self.percent
     }
 
     fn begin_turn(&mut self, turn: Turn) {
@@ -434,6 +459,30 @@ mod tests {
         let never = Owners { percent: 0, turn: Turn { owner: 2, protected: 0b111 } };
         assert_eq!(fill(&mut cache, line(2, 11), false, never), Some(line(2, 9)));
         assert_eq!(fill(&mut cache, line(2, 12), false, never), Some(line(0, 10)));
+    }
+
+    #[test]
+    fn what_is_spared_is_what_evictions_spare() {
+        let spared = |tables: &[u64], policy: &dyn ReplacementPolicy| {
+            let mut cache = cache(4);
+            for n in 0..4 {
+                let never = Protect { percent: 0 };
+                fill(&mut cache, line(n % 2, n), tables.contains(&n), never);
+            }
+            cache.sets().map(|set| policy.spared(set)).next().unwrap()
+        };
+        let found = |place, is_next, is_every| Some(Spared { place, is_next, is_every });
+        let one = Protect { percent: 99 };
+        assert_eq!(spared(&[], &one), None);
+        assert_eq!(spared(&[0, 1], &one), found(3, true, false));
+        assert_eq!(spared(&[1, 2], &one), found(2, false, false));
+        assert_eq!(spared(&[0, 1, 2, 3], &one), found(3, true, true));
+        let owners = |owner, protected| Owners { percent: 99, turn: Turn { owner, protected } };
+        assert_eq!(spared(&[0, 1, 2, 3], &owners(0, 0b11)), found(3, true, true));
+        assert_eq!(spared(&[0, 1, 2, 3], &owners(1, 0b11)), found(2, true, true), "its own");
+        assert_eq!(spared(&[0, 1, 2, 3], &owners(1, 0b10)), found(2, false, false));
+        assert_eq!(spared(&[0, 2], &owners(1, 0b11)), None, "it has none");
+        assert_eq!((one.unspared_percent(), owners(0, 0).unspared_percent()), (1, 1));
     }
 
     #[test]

@@ -9,7 +9,7 @@ use crate::config::machine;
 use crate::memory::line::{
     DIRTY, FLAGS, Line, MARK, MARK_SHIFT, NOWHERE, OLD, PENDING, Set, TABLE, TAG_SHIFT, VALID,
 };
-use crate::memory::replacement::ReplacementPolicy;
+use crate::memory::replacement::{ReplacementPolicy, Spared};
 use crate::memory::simulator_prefetch::prefetch;
 use crate::memory::ways;
 
@@ -317,6 +317,56 @@ impl Cache {
         }
     }
 
+    /// All sets.
+    pub(crate) fn sets(&self) -> impl Iterator<Item = Set<'_>> {
+        let words = self.words[self.first..].chunks_exact(self.ways);
+        words.take(self.set_mask as usize + 1).map(Set)
+    }
+
+    /// In what share of its sets a line is next to go that `policy` mostly spares.
+    pub fn share_spared(&self, policy: &dyn ReplacementPolicy) -> f64 {
+        let is_next = |set: &Set<'_>| {
+            set.is_full() && policy.spared(*set).is_some_and(|spared| spared.is_next)
+        };
+        self.sets().filter(is_next).count() as f64 / (self.set_mask + 1) as f64
+    }
+
+    /// So many lines came in while nothing was seen of it. Of those that `policy` mostly spares some are gone: in
+    /// evictions that spare nothing, if in the share `next` of them such a line was next; and one of each set
+    /// that has no others. What is there instead is not known. Other lines stay, as
+    /// [`Cache::presume_history`] says.
+    pub fn pass_over(
+        &mut self,
+        fills: u64,
+        next: f64,
+        policy: &dyn ReplacementPolicy,
+        random: &mut Random,
+    ) {
+        let sets = self.set_mask + 1;
+        let unspared = f64::from(policy.unspared_percent()) / 100.0;
+        let gone = (fills as f64 * unspared * next).round() as u64;
+        for set in (0..gone).map(|_| random.below(sets)) {
+            self.evict_spared(set, |set| policy.spared(set));
+        }
+        if fills >= sets {
+            for set in 0..sets {
+                self.evict_spared(set, |set| policy.spared(set).filter(|spared| spared.is_every));
+            }
+        }
+    }
+
+    /// The line of the set of that number is gone that `which` says, if that is full.
+    fn evict_spared(&mut self, number: u64, which: impl Fn(Set<'_>) -> Option<Spared>) {
+        let start = self.first + number as usize * self.ways;
+        let words = &mut self.words[start..start + self.ways];
+        if Set(words).is_full()
+            && let Some(Spared { place, .. }) = which(Set(words))
+        {
+            let nowhere = NOWHERE + place as u64 * (self.set_mask + 1) + number;
+            ways::put_in_front(words, place, nowhere << TAG_SHIFT | VALID);
+        }
+    }
+
     /// The lines that are there; those that nothing is known of left out.
     pub fn known_lines(&self) -> impl Iterator<Item = Line> {
         let there = self.words.iter().filter(|&&word| word & VALID != 0);
@@ -494,6 +544,47 @@ pub(crate) mod tests {
         let gone = cache.fill(Line(9), false, false, false, None, &mut Random::new(1)).unwrap();
         assert!(gone.line.is_nowhere() && gone.dirty);
         assert!((0..8).all(|n| cache.access(Line(n), false) == Lookup::Hit));
+    }
+
+    /// Spares tables in three of four evictions.
+    #[derive(Clone, Copy, Debug)]
+    struct Sparing;
+
+    impl ReplacementPolicy for Sparing {
+        fn clone_box(&self) -> Box<dyn ReplacementPolicy> {
+            Box::new(*self)
+        }
+
+        fn victim(&mut self, set: Set<'_>, _table: bool, _random: &mut Random) -> usize {
+            set.oldest()
+        }
+
+        fn spared(&self, set: Set<'_>) -> Option<Spared> {
+            let place = set.oldest_where(|place| set.is_table(place))?;
+            let is_every = (0..set.ways()).all(|place| set.is_table(place));
+            Some(Spared { place, is_next: place == set.oldest(), is_every })
+        }
+
+        fn unspared_percent(&self) -> u32 {
+            25
+        }
+    }
+
+    #[test]
+    fn lines_that_are_spared_go_one_by_one_in_what_is_passed_over() {
+        let of = |count: u64, tables: std::ops::Range<u64>, fills, next| {
+            let mut cache = cache(8);
+            (0..count).for_each(|n| assert_eq!(fill(&mut cache, n, tables.contains(&n)), None));
+            let share = cache.share_spared(&Sparing);
+            cache.pass_over(fills, next, &Sparing, &mut Random::new(1));
+            (share, (0..count).filter(|&n| cache.contains(Line(n))).collect::<Vec<_>>())
+        };
+        assert_eq!(of(8, 0..5, 0, 1.0), (1.0, vec![0, 1, 2, 3, 4, 5, 6, 7]));
+        assert_eq!(of(8, 1..5, 12, 1.0), (0.0, vec![0, 4, 5, 6, 7]), "the three oldest ones");
+        assert_eq!(of(8, 1..5, 12, 1.0 / 3.0), (0.0, vec![0, 2, 3, 4, 5, 6, 7]));
+        assert_eq!(of(8, 1..5, 1000, 1.0), (0.0, vec![0, 5, 6, 7]), "data stays");
+        assert_eq!(of(8, 0..8, 1, 0.0), (1.0, vec![1, 2, 3, 4, 5, 6, 7]), "one goes for any other");
+        assert_eq!(of(7, 0..7, 1000, 1.0), (0.0, vec![0, 1, 2, 3, 4, 5, 6]), "there is room");
     }
 
     #[test]

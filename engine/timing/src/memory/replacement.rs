@@ -21,6 +21,17 @@ pub struct Turn {
     pub protected: u64,
 }
 
+/// A line that a policy spares in most evictions.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Spared {
+    /// Its place in the set.
+    pub place: usize,
+    /// It is the next to go in an eviction that spares nothing.
+    pub is_next: bool,
+    /// So are all others of the set, and one of them goes all the same.
+    pub is_every: bool,
+}
+
 /// What decides which line goes.
 pub trait ReplacementPolicy: Any + Debug + Send {
     /// A copy, contents included.
@@ -29,6 +40,18 @@ pub trait ReplacementPolicy: Any + Debug + Send {
     /// The place of the line of the full `set` that goes for one that comes in, which holds page-table
     /// entries if `table`.
     fn victim(&mut self, set: Set<'_>, table: bool, random: &mut Random) -> usize;
+
+    /// Of a policy that spares some lines in most evictions: that of those in `set` which was used least
+    /// recently, if there is one.
+    fn spared(&self, set: Set<'_>) -> Option<Spared> {
+        let _ = set;
+        None
+    }
+
+    /// The per cent of evictions that spare nothing.
+    fn unspared_percent(&self) -> u32 {
+        0
+    }
 
     /// True if [`ReplacementPolicy::looked_up`] is to be called.
     fn watches(&self) -> bool {

@@ -1,14 +1,20 @@
 //! What is warmed is what it would be if it had been run, and only windows are counted.
 
+use std::ops::ControlFlow;
+
 use flatwalk_os::Random;
 use flatwalk_symbols::Symbols;
+use flatwalk_trace::{Access, Block, Branch, Instruction, Item, Operands, Slice};
 
 use crate::config::scheme::Scheme;
 use crate::driver::piece::{Phase, Piece};
 use crate::driver::run::{Mode, Run};
+use crate::driver::sampling::{Limits, Places, Sampling};
+use crate::driver::simulate::simulate;
+use crate::mechanisms::page_table_priority::{Mode as Priority, Settings};
 use crate::report::result::RunResult;
 use crate::tests::prefetching;
-use crate::tests::testing::{DATA, Do, Scenario, go, go_on, scheme, shipped};
+use crate::tests::testing::{DATA, Do, Pieces, Scenario, go, go_on, scheme, shipped};
 
 const PAGE: u64 = 4096;
 const MIB: u64 = 1 << 20;
@@ -137,6 +143,53 @@ fn only_a_gap_is_presumed_to_have_filled_caches() {
         assert_eq!(written(Phase::Warm, threads), 0);
         let behind_a_gap = written(Phase::Pass, threads);
         assert!(behind_a_gap > 100, "{threads} {behind_a_gap}");
+    }
+}
+
+#[test]
+fn page_table_lines_that_priority_spares_outlive_warm_ups() {
+    // One load in 32 is in 16 MiB, whose 512 lines of entries a warm-up hardly uses; the others are in
+    // one, and fill the last-level cache of 1024 lines twice in that time.
+    const LOADS: usize = 1_000_000;
+    let load = Instruction {
+        pc: 0x40_0000,
+        length: 4,
+        operands: Operands::Registers { reads: [0; 4], writes: [2, 0, 0, 0], branch: Branch::None },
+    };
+    let access = Access { instruction: 0, size: 8, store: false };
+    let block = Block { instructions: [load].into(), accesses: [access].into() };
+    let mut random = Random::new(1);
+    let mut address = |_| {
+        let (size, first) = if random.below(32) == 0 { (16 * MIB, MIB) } else { (MIB, 0) };
+        DATA + first + random.below(size / 8) * 8
+    };
+    let mut items = vec![Item::Define { id: 0, block: block.into() }];
+    items.extend((0..LOADS / 1000).map(|_| {
+        let addresses = (0..1000).map(&mut address).collect();
+        Item::Slice(Slice { thread: 0, blocks: vec![0; 1000], addresses })
+    }));
+    let misses = |sampling: Option<Sampling>, priority| {
+        let mut scheme = scheme(4, &[]);
+        if priority {
+            scheme.mechanisms.set("page_table_priority", Settings { mode: Priority::Always });
+        }
+        let configuration = Scenario::new(scheme).configuration();
+        let mut source = Pieces::new(items.clone(), LOADS as u64, None);
+        source.info.touched = vec![(DATA, DATA + 17 * MIB)];
+        let limits = Limits { skip: 50_000, warmup: 0, instructions: None, sampling };
+        let go_on = &mut |_| ControlFlow::Continue(());
+        let found = simulate(Box::new(source), vec![configuration], &limits, 0, 1, go_on).unwrap();
+        let run = &found.runs[0];
+        let llc = run.caches.iter().find(|cache| cache.name == "LLC").unwrap();
+        llc.table_misses as f64 / run.instructions as f64
+    };
+    for priority in [true, false] {
+        let (windows, window, warmup) = (20, 2_000, 2_000);
+        let (filling, after, places) = (0, 0, Places::Spread);
+        let sampling = Sampling { windows, window, warmup, filling, after, places };
+        let (sampled, whole) = (misses(Some(sampling), priority), misses(None, priority));
+        let near = if priority { 0.8..1.2 } else { 0.95..1.05 };
+        assert!(near.contains(&(sampled / whole)), "{priority} {sampled} {whole}");
     }
 }
 

@@ -361,6 +361,11 @@ impl Run {
                 }
                 Ok(())
             }
+            &Piece::Used { ref parts, instructions } => {
+                self.run_waiting()?;
+                self.use_entries(parts, instructions);
+                Ok(())
+            }
             &Piece::Phase { phase, at } => {
                 self.run_waiting()?;
                 self.enter(phase, at);
@@ -748,7 +753,7 @@ impl Run {
     }
 
     /// Shows the counts of the measured part of the core that has its turn.
-    fn counts(&mut self, visit: &mut Visitor<'_>) {
+    pub(super) fn counts(&mut self, visit: &mut Visitor<'_>) {
         visit(&mut self.own.counts);
         visit(&mut self.own.switches.count);
         self.mmu.counts(visit);

@@ -6,7 +6,7 @@ use flatwalk_trace::Access;
 
 use super::{Run, costs};
 use crate::core::kernel::KernelTime;
-use crate::counts::Add;
+use crate::counts::{Add, Aside};
 use crate::driver::look_ahead;
 use crate::driver::piece::Mispredicted;
 use crate::memory::hierarchy::Requester;
@@ -147,6 +147,48 @@ impl<R: TableReader> Untimed<'_, R> {
 }
 
 impl Run {
+    /// A stretch of so many instructions was passed over that used the entries of the page table for the
+    /// addresses of [`Piece::Used`]. Where page-table priority spares their lines, those stay for longer than any
+    /// warm-up is. So they are brought here, and those that are not spared go. Nothing of it is counted.
+    ///
+    /// [`Piece::Used`]: crate::driver::piece::Piece::Used
+    pub(super) fn use_entries(&mut self, parts: &[Vec<u64>], instructions: u64) {
+        if self.timed.is_none() || !self.protects_page_tables() {
+            return;
+        }
+        let counted = Aside::take(|visit| self.counts(visit));
+        let fills = self.fills(instructions);
+        let Self { system, mmu, timed, relocation, .. } = self;
+        if let Some((core, caches)) = timed {
+            let next = caches.share_spared();
+            let at = core.cycle();
+            for (part, addresses) in (1..).zip(parts) {
+                let half = fills.map(|fills| fills >> part >> 1);
+                caches.pass_over(half, next);
+                let reader = &mut Warming(caches);
+                for &address in addresses {
+                    let address = relocation.as_ref().map_or(address, |r| r.address(address));
+                    let (address, kind) = (Gva::new(address), AccessKind::Load);
+                    // A page that has left memory since has no entry any more.
+                    let _ = mmu.translate(Request { address, kind, at }, || 0, system, reader);
+                }
+                caches.pass_over(half, next);
+            }
+        }
+        counted.put_back(|visit| self.counts(visit));
+    }
+
+    /// Lines that came into L2 and the last-level cache in so many instructions, as in the last window.
+    fn fills(&self, instructions: u64) -> [u64; 2] {
+        let Some(window) = self.windows.last() else { return [0; 2] };
+        let [_, l2, llc] = window.caches;
+        [l2, llc].map(|cache| {
+            let misses = cache.data_misses + cache.table_misses + cache.prefetch_misses;
+            let all = u128::from(misses) * u128::from(instructions);
+            (all / u128::from(window.instructions.max(1))) as u64
+        })
+    }
+
     /// Runs blocks until `stop` instructions without a clock; returns how many blocks.
     pub(super) fn run_functional(
         &mut self,
