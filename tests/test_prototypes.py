@@ -145,6 +145,13 @@ class Failing(LeafMap):
         return fw.Found(line[8])
 
 
+class Blind(LeafMap):
+    """Loses every page."""
+
+    def answer(self, number: int, at: int, line: list[int]) -> Any:
+        return None
+
+
 class Miscounting(LeafMap):
     def create(self, memory: fw.Memory) -> None:
         super().create(memory)
@@ -168,6 +175,7 @@ class Empty(fw.Organisation):
         (Small, "create", "a block has 4096 bytes, or a larger power of two, not 64"),
         (Peeking, "answer", "a walk reads what `first` and `answer` return"),
         (Failing, "answer", "IndexError: list index out of range"),
+        (Blind, "answer", "does not find page number 0x"),
         (Miscounting, "create", "which are not counts of resizes"),
         (Empty, "create", "needs a method `create`"),
     ],

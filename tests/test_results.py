@@ -165,6 +165,13 @@ def test_what_kernels_do_is_no_accident_of_the_sample() -> None:
             ),
         ),
         (
+            {"first_instruction": 2_000_000, "instructions_represented": 998_000_000},
+            (
+                "Judged: 40 windows of 25 k instructions, spread over instructions 2 M to 1 G of 1 G "
+                "(0.1 % of them), after 200 k of warm-up each."
+            ),
+        ),
+        (
             {"windows": 2},
             (
                 "Judged: 2 windows of up to 25 k instructions, spread over the whole run of 1 G "

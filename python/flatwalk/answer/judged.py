@@ -107,11 +107,11 @@ def _simpoint_words(sampling: Sampling, weights: list[float]) -> str:
 def _spread_words(sampling: Sampling) -> str:
     total, spread = sampling["instructions_total"], sampling["instructions_represented"]
     share = _share(sampling["coverage"] or sampling["instructions_measured"] / (spread or 1))
-    if total is not None and spread > 0.99 * total:
+    first = sampling["first_instruction"]
+    if total is not None and first == 0 and spread > 0.99 * total:
         if "cut_short" in sampling:
             return f"all {units.count(total)} until {sampling['cut_short']} ({share} of them)"
         return f"the whole run of {units.count(total)} ({share} of it)"
-    first = sampling["first_instruction"]
     words = _stretch(first, first + spread)
     whole = f" of {units.count(total)}" if total is not None else " of a run whose length is not known"
     return f"{words}{whole} ({share} of them)"

@@ -1,5 +1,6 @@
 //! Page tables that are written in Python: a table for each page size.
 
+use std::collections::HashSet;
 use std::marker::PhantomData;
 use std::sync::Arc;
 
@@ -62,15 +63,15 @@ struct PythonTable<Out> {
     geometry: Geometry,
     level: Level,
     blocks: Blocks,
-    /// Pages that are in it.
-    used: u64,
+    /// Pages that are in it, by number.
+    pages: HashSet<u64>,
     out: PhantomData<Out>,
 }
 
 impl<Out: Physical> Clone for PythonTable<Out> {
     fn clone(&self) -> Self {
         let hooked = self.hooked.another("copy", ());
-        Self { hooked, blocks: self.blocks.clone(), ..*self }
+        Self { hooked, blocks: self.blocks.clone(), pages: self.pages.clone(), ..*self }
     }
 }
 
@@ -110,7 +111,8 @@ impl<Out: Physical> SizeTable<Out> for PythonTable<Out> {
         let shape = (geometry.page_shift(), geometry.index_bits(), geometry.levels(), level);
         let hooked = maker.another("table", shape);
         let blocks = Blocks::default();
-        let mut table = Self { hooked, geometry, level, blocks, used: 0, out: PhantomData };
+        let (pages, out) = (HashSet::new(), PhantomData);
+        let mut table = Self { hooked, geometry, level, blocks, pages, out };
         if table.change_by(memory, "create", &[]) {
             return Ok(table);
         }
@@ -136,10 +138,17 @@ impl<Out: Physical> SizeTable<Out> for PythonTable<Out> {
         number: u64,
         entry: Entry,
     ) -> Result<(), TableError> {
+        // Whoever inserts has looked for it, and found nothing.
+        if self.pages.contains(&number) {
+            let words = format!(
+                "does not find page number {number:#x}, which was inserted and has not been removed"
+            );
+            self.hooked.wrong("answer", &words);
+        }
         if !self.change_by(memory, "insert", &[number, entry.0]) {
             return Err(TableError::OutOfMemory);
         }
-        self.used += 1;
+        self.pages.insert(number);
         Ok(())
     }
 
@@ -147,7 +156,7 @@ impl<Out: Physical> SizeTable<Out> for PythonTable<Out> {
         if !self.change_by(memory, "remove", &[number]) {
             self.hooked.wrong("remove", "was refused memory: a page goes without any");
         }
-        self.used -= 1;
+        self.pages.remove(&number);
     }
 
     fn change(
@@ -164,7 +173,7 @@ impl<Out: Physical> SizeTable<Out> for PythonTable<Out> {
     }
 
     fn statistics(&self) -> Vec<NodeStatistics> {
-        self.blocks.statistics(self.level, self.used)
+        self.blocks.statistics(self.level, self.pages.len() as u64)
     }
 
     fn resizes(&self) -> Resizes {
