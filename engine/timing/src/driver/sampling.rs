@@ -210,10 +210,13 @@ impl Schedule {
                 Self::spread(sampling, skip, length, info, seed)
             }
         };
+        let is_aligned =
+            matches!(windows, Windows::Listed { .. }) && sampling.places == Places::Aligned;
+        let grain = if is_aligned { sampling.window } else { 1 };
         let mut schedule = Self {
             windows,
+            first_instruction: skip.div_ceil(grain).saturating_mul(grain),
             sampling,
-            first_instruction: skip,
             total,
             recorded: info.instructions,
             names_pages: info.gap_instructions == 0 || info.gap_pages,
@@ -247,22 +250,33 @@ impl Schedule {
         {
             return (Windows::Segments { segment: segment.max(1), first: skip, end }, sampling);
         }
-        let grain = if sampling.places == Places::Aligned { window } else { 1 };
+        let is_aligned = sampling.places == Places::Aligned;
+        let (grain, least) = if is_aligned { (window, 1) } else { (1, window) };
         let begin = skip.div_ceil(grain).saturating_mul(grain);
-        let spacing = end.saturating_sub(begin) / windows / grain * grain;
-        if spacing <= window {
+        // Counted in multiples of the grain, as `least` is.
+        let all = end.saturating_sub(begin) / grain;
+        if is_aligned && (1..=windows).contains(&all) {
+            let starts = (0..all).map(|number| begin + number * grain);
+            return (Windows::Listed { listed: Listed::all(starts, &sampling), end }, sampling);
+        }
+        if if is_aligned { all == 0 } else { all / windows <= window } {
             // All of it is measured.
-            let window = if grain == 1 { length.div_ceil(windows).max(1) } else { window };
-            let warmup = warmup.min(begin);
+            let window = if is_aligned { window } else { length.div_ceil(windows).max(1) };
+            let warmup = warmup.max(sampling.filling).min(begin);
             return (
                 Windows::Adjacent { first: begin, end },
                 Sampling { window, warmup, ..sampling },
             );
         }
-        let places = (spacing - window) / grain + 1;
+        let bound = |number: u64| {
+            let before = u128::from(all) * u128::from(number) / u128::from(windows);
+            u64::try_from(before).expect("no more than all")
+        };
         let mut random = Random::new(seed ^ SEED_WORD);
-        let starts =
-            (0..windows).map(|number| begin + number * spacing + random.below(places) * grain);
+        let starts = (0..windows).map(|number| {
+            let (from, to) = (bound(number), bound(number + 1));
+            begin + (from + random.below(to - from - least + 1)) * grain
+        });
         (Windows::Listed { listed: Listed::all(starts, &sampling), end }, sampling)
     }
 
@@ -700,11 +714,30 @@ mod tests {
             assert!(found.windows(2).all(|pair| pair[0].1 <= pair[1].0));
             assert!(found[0].0 >= skip && found[9].1 <= skip + 2_000_000);
         }
-        // Windows that fill the part follow each other, and keep their length.
-        let sampling = Some(Sampling { places: Places::Aligned, ..SAMPLING });
-        let limits = Limits { sampling, ..sampled(0, Some(15_500)) };
-        let found = measured(&Schedule::new(&limits, &info(None, 0, None), 1), 20_000);
-        assert_eq!((found.len(), found[3], found[15]), (16, (3_000, 4_000), (15_000, 15_500)));
+        // Ten of fifteen, and of what they fill all that are whole.
+        for (length, count) in [(15_500, 10), (10_500, 10), (9_999, 9)] {
+            let sampling = Some(Sampling { places: Places::Aligned, ..SAMPLING });
+            let limits = Limits { sampling, ..sampled(0, Some(length)) };
+            let found = measured(&Schedule::new(&limits, &info(None, 0, None), 1), 20_000);
+            assert_eq!(found.len(), count);
+            assert!(found.iter().all(|(start, end)| start % 1_000 == 0 && end - start == 1_000));
+        }
+    }
+
+    #[test]
+    fn every_place_is_in_some_stretch() {
+        for (places, length) in [(Places::Spread, 12_345), (Places::Aligned, 19_000)] {
+            let mut seen = vec![false; length as usize];
+            for seed in 0..2_000 {
+                let sampling = Some(Sampling { places: places.clone(), ..SAMPLING });
+                let limits = Limits { sampling, ..sampled(0, Some(length)) };
+                let schedule = Schedule::new(&limits, &info(None, 0, None), seed);
+                for (start, end) in measured(&schedule, length) {
+                    seen[start as usize..end as usize].fill(true);
+                }
+            }
+            assert!(seen.iter().all(|&seen| seen), "{places:?}");
+        }
     }
 
     #[test]

@@ -60,7 +60,6 @@ pub fn simulate(
 ) -> Result<Simulation, SimulateError> {
     let info = source.info().clone();
     let (mut runs, mut predictors) = (Vec::new(), Predictors::default());
-    let cores = configurations.iter().map(RunConfiguration::most_cores).max();
     for configuration in configurations {
         let mut run = new_run(configuration, &info, seed)?;
         run.share_predictions(&mut predictors);
@@ -68,7 +67,7 @@ pub fn simulate(
         runs.push(run);
     }
     let mut reader = StretchReader::new(&mut *source, limits, seed, predictors);
-    reader.have_cores(cores.unwrap_or(1));
+    reader.have_cores();
     let next = || Ok(reader.next_stretch()?);
     let mut runs = follow_all(runs, next, ALIVE, workers.into(), progress)?;
     let sampled = reader.summary();

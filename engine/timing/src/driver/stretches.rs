@@ -79,8 +79,8 @@ pub(crate) struct StretchReader<'a> {
     leaves_out: bool,
     /// Threads that have run and not ended …
     threads: BTreeSet<ThreadId>,
-    /// … and cores that they run on, at most.
-    cores: usize,
+    /// … and may each have a core of its own.
+    has_cores: bool,
 }
 
 impl<'a> StretchReader<'a> {
@@ -113,13 +113,14 @@ impl<'a> StretchReader<'a> {
             counted: false,
             leaves_out: false,
             threads: BTreeSet::new(),
-            cores: 1,
+            has_cores: false,
         }
     }
 
-    /// Threads run on so many cores, at most; on one if this is never said.
-    pub(crate) fn have_cores(&mut self, cores: u32) {
-        self.cores = cores as usize;
+    /// Threads may each have a core of its own; all have one if this is never said. What is done does not depend on
+    /// how many cores some run has, or each run's figures would depend on the others.
+    pub(crate) fn have_cores(&mut self) {
+        self.has_cores = true;
     }
 
     /// What was measured of what has been read.
@@ -285,7 +286,7 @@ impl<'a> StretchReader<'a> {
         let (slice, n) = self.cut(slice);
         self.position += n;
         if self.threads.insert(slice.thread) {
-            self.schedule.have_cores(self.threads.len().min(self.cores));
+            self.schedule.have_cores(if self.has_cores { self.threads.len() } else { 1 });
             self.clock_begins_earlier();
         }
         if let Some(touched) = &mut self.touched {
@@ -450,7 +451,7 @@ mod tests {
             |thread| Item::Slice(Slice { thread, blocks: vec![0; 500], addresses: Vec::new() });
         // Where the clock begins if the second of some threads first runs behind so many thousands
         // of instructions.
-        let clock_of = |threads, cores, first: u32| {
+        let clock_of = |threads, have_cores, first: u32| {
             let slices = (0..1_100).map(|n| slice(if n < first { 0 } else { n % threads }));
             let items = std::iter::once(branching_block(0)).chain(slices).collect();
             let mut source = Pieces::new(items, 1_100_000, None);
@@ -465,7 +466,9 @@ mod tests {
             };
             let limits = Limits { sampling: Some(sampling), ..Limits::default() };
             let mut reader = StretchReader::new(&mut source, &limits, 1, Predictors::default());
-            reader.have_cores(cores);
+            if have_cores {
+                reader.have_cores();
+            }
             let mut pieces = Vec::new();
             while let Some(more) = reader.next_stretch().unwrap() {
                 pieces.extend(more);
@@ -476,13 +479,13 @@ mod tests {
             });
             begins.unwrap()
         };
-        let clock = |first| clock_of(2, 8, first);
+        let clock = |first| clock_of(2, true, first);
         assert_eq!(clock(2_000), 950_000, "it is alone");
         assert_eq!(clock(301), 1_000_000 - 2 * 5 * 65_536);
         assert_eq!(clock(50), 1_000_000 - 2 * 5 * 65_536, "it came before the warm-up");
         assert_eq!(clock(701), 702_000, "no earlier than it is known");
-        assert_eq!(clock_of(4, 2, 50), clock(50), "four threads take turns on two cores");
-        assert_eq!(clock_of(4, 1, 50), 950_000);
+        assert_eq!(clock_of(3, true, 50), 100_000, "all of the warm-up");
+        assert_eq!(clock_of(4, false, 50), 950_000);
     }
 
     #[test]

@@ -22,7 +22,7 @@ use crate::ConfigError;
 use crate::config::machine::{Isolation, Machine, Multicore};
 use crate::counts::Visitor;
 use crate::memory::line::Set;
-use crate::memory::replacement::{ReplacementPolicy, Spared, Turn};
+use crate::memory::replacement::{ReplacementPolicy, Turn};
 use crate::mmu::mechanism::{Mechanism, Observation, ResultView, figures};
 
 const NAME: &str = "page_table_priority";
@@ -258,10 +258,8 @@ impl ReplacementPolicy for Protect {
         oldest
     }
 
-    fn spared(&self, set: Set<'_>) -> Option<Spared> {
-        let place = set.oldest_where(|place| set.is_table(place))?;
-        let is_every = set.oldest_where(|place| !set.is_table(place)).is_none();
-        Some(Spared { place, is_next: place == set.oldest(), is_every })
+    fn spares(&self, set: Set<'_>, place: usize) -> bool {
+        set.is_table(place)
     }
 
     fn unspared_percent(&self) -> u32 {
@@ -308,34 +306,29 @@ impl ReplacementPolicy for Owners {
     }
 
     fn victim(&mut self, set: Set<'_>, _table: bool, random: &mut Random) -> usize {
-        let Turn { owner, protected } = self.turn;
-        let spared = |place: usize| set.is_table(place) && protected >> set.owner(place) & 1 != 0;
         let oldest = set.oldest();
-        if !spared(oldest) {
+        if !self.spares(set, oldest) {
             return oldest;
         }
-        let victim = if random.below(100) < u64::from(self.percent) {
-            let free = set.oldest_where(|place| !spared(place));
-            free.or_else(|| set.oldest_where(|place| set.owner(place) == owner))
-        } else {
-            set.oldest_where(|place| !spared(place) || set.owner(place) == owner)
-        };
-        victim.unwrap_or(oldest)
+        if random.below(100) >= u64::from(self.percent) {
+            return self.unspared(set);
+        }
+        let free = set.oldest_where(|place| !self.spares(set, place));
+        let own = || set.oldest_where(|place| set.owner(place) == self.turn.owner);
+        free.or_else(own).unwrap_or(oldest)
     }
 
-    fn spared(&self, set: Set<'_>) -> Option<Spared> {
-        let Turn { owner, protected } = self.turn;
-        let is_spared =
-            |place: usize| set.is_table(place) && protected >> set.owner(place) & 1 != 0;
-        let is_own = |place: usize| set.owner(place) == owner;
-        let place = set.oldest_where(|place| is_spared(place) && is_own(place))?;
-        let next = set.oldest_where(|place| !is_spared(place) || is_own(place));
-        let is_every = set.oldest_where(|place| !is_spared(place)).is_none();
-        Some(Spared { place, is_next: next == Some(place), is_every })
+    fn spares(&self, set: Set<'_>, place: usize) -> bool {
+        set.is_table(place) && self.turn.protected >> set.owner(place) & 1 != 0
     }
 
     fn unspared_percent(&self) -> u32 {
         100 - self.percent
+    }
+
+    fn unspared(&self, set: Set<'_>) -> usize {
+        let goes = |place| !self.spares(set, place) || set.owner(place) == self.turn.owner;
+        set.oldest_where(goes).unwrap_or(set.oldest())
     }
 
     fn begin_turn(&mut self, turn: Turn) {
@@ -462,27 +455,30 @@ mod tests {
     }
 
     #[test]
-    fn what_is_spared_is_what_evictions_spare() {
-        let spared = |tables: &[u64], policy: &dyn ReplacementPolicy| {
+    fn what_is_said_to_be_spared_is_what_evictions_spare() {
+        let owners = |protected, percent| Owners { percent, turn: Turn { owner: 1, protected } };
+        let policies: [&dyn Fn(u32) -> Box<dyn ReplacementPolicy>; 3] = [
+            &|percent| Box::new(Protect { percent }),
+            &|percent| Box::new(owners(0b11, percent)),
+            &|percent| Box::new(owners(0b01, percent)),
+        ];
+        // All sets of four lines of two programs, some of them tables.
+        for (n, policy) in (0..256).flat_map(|n| policies.map(|policy| (n, policy))) {
             let mut cache = cache(4);
-            for n in 0..4 {
-                let never = Protect { percent: 0 };
-                fill(&mut cache, line(n % 2, n), tables.contains(&n), never);
+            for place in 0..4 {
+                let (owner, table) = (n >> place & 1, n >> (4 + place) & 1 == 1);
+                fill(&mut cache, line(owner, place), table, Protect { percent: 0 });
             }
-            cache.sets().map(|set| policy.spared(set)).next().unwrap()
-        };
-        let found = |place, is_next, is_every| Some(Spared { place, is_next, is_every });
-        let one = Protect { percent: 99 };
-        assert_eq!(spared(&[], &one), None);
-        assert_eq!(spared(&[0, 1], &one), found(3, true, false));
-        assert_eq!(spared(&[1, 2], &one), found(2, false, false));
-        assert_eq!(spared(&[0, 1, 2, 3], &one), found(3, true, true));
-        let owners = |owner, protected| Owners { percent: 99, turn: Turn { owner, protected } };
-        assert_eq!(spared(&[0, 1, 2, 3], &owners(0, 0b11)), found(3, true, true));
-        assert_eq!(spared(&[0, 1, 2, 3], &owners(1, 0b11)), found(2, true, true), "its own");
-        assert_eq!(spared(&[0, 1, 2, 3], &owners(1, 0b10)), found(2, false, false));
-        assert_eq!(spared(&[0, 2], &owners(1, 0b11)), None, "it has none");
-        assert_eq!((one.unspared_percent(), owners(0, 0).unspared_percent()), (1, 1));
+            let set = cache.sets().next().unwrap();
+            let mut random = Random::new(1);
+            let [mut always, mut never] = [100, 0].map(policy);
+            assert_eq!(never.victim(set, false, &mut random), never.unspared(set));
+            let victim = always.victim(set, false, &mut random);
+            if let Some(free) = set.oldest_where(|place| !always.spares(set, place)) {
+                assert_eq!(victim, free, "{n:08b} {always:?}");
+            }
+            assert_eq!((always.unspared_percent(), never.unspared_percent()), (0, 100));
+        }
     }
 
     #[test]

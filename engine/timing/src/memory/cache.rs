@@ -9,7 +9,7 @@ use crate::config::machine;
 use crate::memory::line::{
     DIRTY, FLAGS, Line, MARK, MARK_SHIFT, NOWHERE, OLD, PENDING, Set, TABLE, TAG_SHIFT, VALID,
 };
-use crate::memory::replacement::{ReplacementPolicy, Spared};
+use crate::memory::replacement::ReplacementPolicy;
 use crate::memory::simulator_prefetch::prefetch;
 use crate::memory::ways;
 
@@ -323,48 +323,63 @@ impl Cache {
         words.take(self.set_mask as usize + 1).map(Set)
     }
 
-    /// In what share of its sets a line is next to go that `policy` mostly spares.
-    pub fn share_spared(&self, policy: &dyn ReplacementPolicy) -> f64 {
-        let is_next = |set: &Set<'_>| {
-            set.is_full() && policy.spared(*set).is_some_and(|spared| spared.is_next)
-        };
-        self.sets().filter(is_next).count() as f64 / (self.set_mask + 1) as f64
-    }
-
-    /// So many lines came in while nothing was seen of it. Of those that `policy` mostly spares some are gone: in
-    /// evictions that spare nothing, if in the share `next` of them such a line was next; and one of each set
-    /// that has no others. What is there instead is not known. Other lines stay, as
-    /// [`Cache::presume_history`] says.
-    pub fn pass_over(
-        &mut self,
-        fills: u64,
-        next: f64,
-        policy: &dyn ReplacementPolicy,
-        random: &mut Random,
-    ) {
+    /// So many lines came in while nothing was seen of it. They made lines older that `policy` spares, and took some in
+    /// evictions that spare nothing. Other lines stay, as [`Cache::presume_history`] says, and as old as
+    /// they were to each other.
+    pub fn pass_over(&mut self, fills: u64, policy: &dyn ReplacementPolicy, random: &mut Random) {
         let sets = self.set_mask + 1;
-        let unspared = f64::from(policy.unspared_percent()) / 100.0;
-        let gone = (fills as f64 * unspared * next).round() as u64;
-        for set in (0..gone).map(|_| random.below(sets)) {
-            self.evict_spared(set, |set| policy.spared(set));
-        }
         if fills >= sets {
-            for set in 0..sets {
-                self.evict_spared(set, |set| policy.spared(set).filter(|spared| spared.is_every));
+            (0..sets).for_each(|set| self.pass_over_set(set, fills / sets, policy));
+        }
+        for _ in 0..fills % sets {
+            self.pass_over_set(random.below(sets), 1, policy);
+        }
+        let unspared = u64::from(policy.unspared_percent());
+        for set in (0..(fills * unspared + random.below(100)) / 100).map(|_| random.below(sets)) {
+            let words = self.words_of(set);
+            let place = policy.unspared(Set(words));
+            if Set(words).is_full() && policy.spares(Set(words), place) {
+                self.take_spared(set, place, policy);
             }
         }
     }
 
-    /// The line of the set of that number is gone that `which` says, if that is full.
-    fn evict_spared(&mut self, number: u64, which: impl Fn(Set<'_>) -> Option<Spared>) {
-        let start = self.first + number as usize * self.ways;
-        let words = &mut self.words[start..start + self.ways];
-        if Set(words).is_full()
-            && let Some(Spared { place, .. }) = which(Set(words))
-        {
-            let nowhere = NOWHERE + place as u64 * (self.set_mask + 1) + number;
-            ways::put_in_front(words, place, nowhere << TAG_SHIFT | VALID);
+    /// So many lines came into a set in evictions that spare what `policy` spares.
+    fn pass_over_set(&mut self, set: u64, fills: u64, policy: &dyn ReplacementPolicy) {
+        let words = self.words_of(set);
+        if !Set(words).is_full() {
+            return;
         }
+        let others = Others::of(words, policy);
+        if others.0.is_empty() {
+            let place = policy.unspared(Set(words));
+            self.take_spared(set, place, policy);
+            return;
+        }
+        let is_other = |words: &[u64], place| !policy.spares(Set(words), place);
+        for _ in 0..fills.min(others.0.len() as u64) {
+            if let Some(place) = Set(words).oldest_where(|place| is_other(words, place)) {
+                ways::put_in_front(words, place, words[place]);
+            }
+        }
+        others.put_back(words, policy);
+    }
+
+    /// A line that `policy` mostly spares went for one that is not known.
+    fn take_spared(&mut self, set: u64, place: usize, policy: &dyn ReplacementPolicy) {
+        let line = NOWHERE + place as u64 * (self.set_mask + 1) + set;
+        let words = self.words_of(set);
+        let mut others = Others::of(words, policy);
+        let unknown = line << TAG_SHIFT | VALID;
+        ways::put_in_front(words, place, unknown);
+        others.0.push(unknown);
+        others.put_back(words, policy);
+    }
+
+    /// The words of the set of that number.
+    fn words_of(&mut self, set: u64) -> &mut [u64] {
+        let start = self.first + set as usize * self.ways;
+        &mut self.words[start..start + self.ways]
     }
 
     /// The lines that are there; those that nothing is known of left out.
@@ -382,6 +397,28 @@ impl Cache {
     pub fn table_lines(&self) -> (usize, usize) {
         let tables = self.words.iter().filter(|&&w| w & (VALID | TABLE) == VALID | TABLE).count();
         (tables, self.words.iter().filter(|&&w| w & VALID != 0).count())
+    }
+}
+
+/// The words of a set's lines that a policy does not spare, most recently used first.
+struct Others(Vec<u64>);
+
+impl Others {
+    fn of(words: &[u64], policy: &dyn ReplacementPolicy) -> Self {
+        let places = (0..words.len()).filter(|&place| !policy.spares(Set(words), place));
+        Self(places.map(|place| words[place]).collect())
+    }
+
+    /// They are in the places that lines have now which are not spared, in their old order.
+    fn put_back(self, words: &mut [u64], policy: &dyn ReplacementPolicy) {
+        let mut others = self.0.into_iter();
+        for place in 0..words.len() {
+            if !policy.spares(Set(words), place)
+                && let Some(other) = others.next()
+            {
+                words[place] = other;
+            }
+        }
     }
 }
 
@@ -559,10 +596,8 @@ pub(crate) mod tests {
             set.oldest()
         }
 
-        fn spared(&self, set: Set<'_>) -> Option<Spared> {
-            let place = set.oldest_where(|place| set.is_table(place))?;
-            let is_every = (0..set.ways()).all(|place| set.is_table(place));
-            Some(Spared { place, is_next: place == set.oldest(), is_every })
+        fn spares(&self, set: Set<'_>, place: usize) -> bool {
+            set.is_table(place)
         }
 
         fn unspared_percent(&self) -> u32 {
@@ -571,20 +606,21 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn lines_that_are_spared_go_one_by_one_in_what_is_passed_over() {
-        let of = |count: u64, tables: std::ops::Range<u64>, fills, next| {
+    fn lines_that_are_spared_grow_old_and_go_one_by_one_in_what_is_passed_over() {
+        // Which lines are left, the newest first.
+        let of = |count: u64, tables: std::ops::Range<u64>, fills| {
             let mut cache = cache(8);
             (0..count).for_each(|n| assert_eq!(fill(&mut cache, n, tables.contains(&n)), None));
-            let share = cache.share_spared(&Sparing);
-            cache.pass_over(fills, next, &Sparing, &mut Random::new(1));
-            (share, (0..count).filter(|&n| cache.contains(Line(n))).collect::<Vec<_>>())
+            cache.pass_over(fills, &Sparing, &mut Random::new(1));
+            cache.known_lines().map(|Line(line)| line).collect::<Vec<_>>()
         };
-        assert_eq!(of(8, 0..5, 0, 1.0), (1.0, vec![0, 1, 2, 3, 4, 5, 6, 7]));
-        assert_eq!(of(8, 1..5, 12, 1.0), (0.0, vec![0, 4, 5, 6, 7]), "the three oldest ones");
-        assert_eq!(of(8, 1..5, 12, 1.0 / 3.0), (0.0, vec![0, 2, 3, 4, 5, 6, 7]));
-        assert_eq!(of(8, 1..5, 1000, 1.0), (0.0, vec![0, 5, 6, 7]), "data stays");
-        assert_eq!(of(8, 0..8, 1, 0.0), (1.0, vec![1, 2, 3, 4, 5, 6, 7]), "one goes for any other");
-        assert_eq!(of(7, 0..7, 1000, 1.0), (0.0, vec![0, 1, 2, 3, 4, 5, 6]), "there is room");
+        assert_eq!(of(8, 5..8, 0), [7, 6, 5, 4, 3, 2, 1, 0]);
+        assert_eq!(of(8, 5..8, 2), [4, 3, 7, 6, 5, 2, 1, 0], "two came before them");
+        assert_eq!(of(8, 5..8, 5), [4, 3, 2, 1, 0, 7, 6], "all others, and a table went");
+        assert_eq!(of(8, 5..8, 8), [4, 3, 2, 1, 0, 7]);
+        assert_eq!(of(8, 5..8, 400), [4, 3, 2, 1, 0]);
+        assert_eq!(of(8, 0..8, 1), [7, 6, 5, 4, 3, 2, 1], "there is nothing else");
+        assert_eq!(of(7, 0..7, 400), [6, 5, 4, 3, 2, 1, 0], "there is room");
     }
 
     #[test]

@@ -21,17 +21,6 @@ pub struct Turn {
     pub protected: u64,
 }
 
-/// A line that a policy spares in most evictions.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Spared {
-    /// Its place in the set.
-    pub place: usize,
-    /// It is the next to go in an eviction that spares nothing.
-    pub is_next: bool,
-    /// So are all others of the set, and one of them goes all the same.
-    pub is_every: bool,
-}
-
 /// What decides which line goes.
 pub trait ReplacementPolicy: Any + Debug + Send {
     /// A copy, contents included.
@@ -41,16 +30,20 @@ pub trait ReplacementPolicy: Any + Debug + Send {
     /// entries if `table`.
     fn victim(&mut self, set: Set<'_>, table: bool, random: &mut Random) -> usize;
 
-    /// Of a policy that spares some lines in most evictions: that of those in `set` which was used least
-    /// recently, if there is one.
-    fn spared(&self, set: Set<'_>) -> Option<Spared> {
-        let _ = set;
-        None
+    /// Whether most evictions spare the line at `place` of `set`.
+    fn spares(&self, set: Set<'_>, place: usize) -> bool {
+        let _ = (set, place);
+        false
     }
 
     /// The per cent of evictions that spare nothing.
     fn unspared_percent(&self) -> u32 {
         0
+    }
+
+    /// The place of the line of the full `set` that goes in an eviction that spares nothing.
+    fn unspared(&self, set: Set<'_>) -> usize {
+        set.oldest()
     }
 
     /// True if [`ReplacementPolicy::looked_up`] is to be called.

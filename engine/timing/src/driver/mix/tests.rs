@@ -130,6 +130,20 @@ fn a_program_that_shares_with_nobody_runs_as_on_a_machine_of_its_own() {
 }
 
 #[test]
+fn windows_that_fill_a_part_have_their_warm_up_before_it() {
+    let configuration = configuration(None, Isolation::Owners);
+    let Limits { sampling, .. } = windows();
+    let (skip, instructions) = (60_000, Some(100_000));
+    let filled = Limits { skip, warmup: 0, instructions, sampling };
+    let part = Limits { skip: 0, warmup: 60_000, instructions, sampling: None };
+    let [filled, part] = [filled, part].map(|limits| mix(2, &configuration, &limits));
+    for (filled, part) in filled.iter().zip(&part) {
+        assert_eq!((filled.instructions, filled.cycles), (part.instructions, part.cycles));
+        assert_eq!(look_ups(filled, "LLC"), look_ups(part, "LLC"));
+    }
+}
+
+#[test]
 fn windows_of_a_program_that_shares_with_nobody_are_those_on_a_machine_of_its_own() {
     for priority in [None, Some(Priority::Always)] {
         let configuration = configuration(priority, Isolation::Owners);

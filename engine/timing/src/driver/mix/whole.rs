@@ -41,6 +41,18 @@ struct Program<'a> {
     result: Option<(RunResult, bool)>,
 }
 
+/// The same as one part. What windows that fill it have as a warm-up lies before it.
+fn one_part(limits: &Limits) -> Limits {
+    let Limits { skip, warmup, instructions, sampling } = limits;
+    let before = sampling.as_ref().map_or(0, |s| s.warmup.max(s.filling).min(*skip));
+    Limits {
+        skip: skip - before,
+        warmup: warmup + before,
+        instructions: *instructions,
+        sampling: None,
+    }
+}
+
 impl Follower for Whole<'_> {
     type Stretch = ();
 
@@ -52,18 +64,12 @@ impl Follower for Whole<'_> {
             .map_err(SimulateError::refused(configuration))?;
         let mut symbols = Symbols::default();
         let programs = sources.iter_mut().zip(limits).map(|(source, limits)| {
-            let part = Limits { sampling: None, ..limits.clone() };
-            let wanted = limits.instructions;
+            let part = one_part(limits);
+            let wanted = part.instructions.map_or(u64::MAX, |n| n.saturating_add(part.warmup));
             let mut reader = StretchReader::new(&mut **source, &part, seed, Predictors::default());
             // Every core runs on until the last one is done.
             reader.measure_on();
-            Program {
-                reader,
-                pieces: Vec::new(),
-                wanted: wanted.map_or(u64::MAX, |n| n.saturating_add(limits.warmup)),
-                ended: false,
-                result: None,
-            }
+            Program { reader, pieces: Vec::new(), wanted, ended: false, result: None }
         });
         let mut programs: Vec<_> = programs.collect();
         while programs.iter().any(|program| program.result.is_none()) {
@@ -100,9 +106,9 @@ impl Follower for Whole<'_> {
         let (runs, ended): (Vec<_>, Vec<_>) = results.unzip();
         let each = runs.iter().zip(ended).zip(limits).zip(&infos);
         let sampled = each.map(|(((run, has_ended), limits), info)| {
-            let part = Limits { sampling: None, ..limits.clone() };
+            let part = one_part(limits);
             let (windows, measured) = (run.windows.len() as u64, run.instructions);
-            let position = limits.skip + limits.warmup + measured;
+            let position = part.skip + part.warmup + measured;
             Schedule::new(&part, info, seed).summary(position, has_ended, windows, measured)
         });
         self.sampled = sampled.collect();

@@ -160,11 +160,10 @@ impl Run {
         let fills = self.fills(instructions);
         let Self { system, mmu, timed, relocation, .. } = self;
         if let Some((core, caches)) = timed {
-            let next = caches.share_spared();
             let at = core.cycle();
             for (part, addresses) in (1..).zip(parts) {
                 let half = fills.map(|fills| fills >> part >> 1);
-                caches.pass_over(half, next);
+                caches.pass_over(half);
                 let reader = &mut Warming(caches);
                 for &address in addresses {
                     let address = relocation.as_ref().map_or(address, |r| r.address(address));
@@ -172,7 +171,7 @@ impl Run {
                     // A page that has left memory since has no entry any more.
                     let _ = mmu.translate(Request { address, kind, at }, || 0, system, reader);
                 }
-                caches.pass_over(half, next);
+                caches.pass_over(half);
             }
         }
         counted.put_back(|visit| self.counts(visit));

@@ -62,22 +62,13 @@ impl Hierarchy {
         }
     }
 
-    /// In what share of the sets of L2, and of the last-level cache, a line is next to go that a policy
-    /// mostly spares.
-    pub fn share_spared(&self) -> [f64; 2] {
-        [&self.l2, &self.llc].map(|Level { cache, policy, .. }| {
-            policy.as_ref().map_or(0.0, |policy| cache.share_spared(&**policy))
-        })
-    }
-
-    /// So many lines came into L2 and the last-level cache while nothing was seen of it, where such shares of
-    /// lines that policies mostly spare were next to go; see
+    /// So many lines came into L2 and the last-level cache while nothing was seen of it; see
     /// [`Cache::pass_over`](crate::memory::cache::Cache::pass_over).
-    pub fn pass_over(&mut self, fills: [u64; 2], next: [f64; 2]) {
-        let levels = [&mut self.l2, &mut self.llc].into_iter().zip(fills).zip(next);
-        for ((Level { cache, policy, .. }, fills), next) in levels {
+    pub fn pass_over(&mut self, fills: [u64; 2]) {
+        let levels = [&mut self.l2, &mut self.llc].into_iter().zip(fills);
+        for (Level { cache, policy, .. }, fills) in levels {
             if let Some(policy) = policy {
-                cache.pass_over(fills, next, &**policy, &mut self.random);
+                cache.pass_over(fills, &**policy, &mut self.random);
             }
         }
     }
