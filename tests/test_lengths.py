@@ -62,6 +62,13 @@ def test_what_leaves_nothing_to_measure_is_refused(trace: dict[str, int]) -> Non
     assert asked(warmup="999999").request(TRACE)["skip"] == 999_999
 
 
+@pytest.mark.parametrize("name", ["instructions", "warmup", "window"])
+def test_counts_that_no_program_has_are_refused_by_name(name: str) -> None:
+    with pytest.raises(UsageError, match=rf"18446744073709551615 instructions(?s:.*)--{name}"):
+        asked(**{name: "18446744073709551615"})
+    assert asked(warmup="9999999G").warmed == 9_999_999 * 10**9
+
+
 def test_a_window_must_fit_into_a_recorded_segment(trace: dict[str, int]) -> None:
     trace |= {"gap_instructions": 10**9, "segment_instructions": 400_000}
     with pytest.raises(UsageError, match=r"400000 .* segments of 400000(?s:.*)--segment 2500000 -o FILE"):

@@ -7,6 +7,7 @@ from typing import Any, cast
 
 import pytest
 
+import flatwalk as fw
 from flatwalk import engine
 from flatwalk.comparison import sampling
 from flatwalk.comparison.lengths import Lengths
@@ -84,3 +85,21 @@ def test_the_warm_up_is_checked_in_functional_mode(monkeypatch: pytest.MonkeyPat
     assert bias is not None
     assert (bias["schemes"], bias["agrees"]) == (["radix4", "fpt"], True)
     assert bias["speedup"] == pytest.approx(1 / 2.49, rel=0.01)
+
+
+def test_machines_may_differ_in_which_scheme_differs_most() -> None:
+    """The check of the warm-up simulates other schemes on the second than on the first."""
+    found = fw.compare(
+        workload="random:64MiB",
+        schemes=["radix4", "hashed", "fpt+ptp"],
+        machine=["zen4", "skylake-server"],
+        large_pages=100,
+        fragmentation=0.7,
+        context_switch_ms=1,
+        instructions="30M",
+        windows=12,
+        window="200K",
+        warmup="500K",
+    )
+    assert [run["scheme"] for run in found.runs] == ["radix4", "hashed", "fpt+ptp"] * 2
+    assert all(run["speedup_change"] for run in found.runs)

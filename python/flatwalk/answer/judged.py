@@ -120,6 +120,9 @@ def _spread_words(sampling: Sampling) -> str:
 def _part_words(response: Response, measured: int, total: int | None) -> str:
     trace = response["trace"]
     start = trace.get("skip", 0) + trace.get("warmup", 0)
+    if not measured and (counted := response["runs"][0]["instructions"]):
+        # It ended in its warm-up, so that this is what was counted.
+        start, measured = trace.get("skip", 0), counted
     words = f"Judged: {_stretch(start, start + measured)}"
     if total is not None and total > 0:
         words += f" of {units.count(total)} ({_share(measured / total)}), one part"

@@ -25,6 +25,8 @@ FILLINGS = 8
 LEAST_WINDOW = 1000
 #: Instructions that a segment of a recording has in addition.
 SPARE = 100_000
+#: Of so many instructions or more no sum that is made of them would be a number that the engine can read.
+TOO_MANY = 1 << 56
 #: Instructions of a workload, which may have no end, that the windows are spread over.
 WORKLOAD_INSTRUCTIONS = 1_000_000_000
 
@@ -70,7 +72,14 @@ class Lengths:
         place = dashes or f"{file}, "
 
         def read(text: str | None, name: str) -> int | None:
-            return None if text is None else units.parse_count(text, f"{place}{name}")
+            count = None if text is None else units.parse_count(text, f"{place}{name}")
+            if count is not None and count >= TOO_MANY:
+                raise UsageError(
+                    f"{text} instructions are more than any program has",
+                    where=f"{place}{name}",
+                    remedy="give less than 10^16, as 1G",
+                )
+            return count
 
         measured, length = read(instructions, "instructions"), read(window, "window")
         for value, name in ((measured, "instructions"), (length, "window")):

@@ -42,6 +42,7 @@ def simulate(
     if options.error is not None:
         lengths, response = _refine(options, options.error, lengths, source, response)
     sampling = response.get("sampling")
+    add_speedups(response["runs"], sampling)
     pair = _most_different(response)
     if sampling is not None and sampling["sampled"] and pair:
         half = lengths.with_half_warmup()
@@ -80,7 +81,6 @@ def _simulate(
         raise nothing_left(request)
     if lengths.points is not None:
         _weigh(response, lengths.points)
-    add_speedups(response["runs"], response.get("sampling"))
     return response
 
 
