@@ -138,6 +138,29 @@ def test_compare_writes_all_it_promises(call: Call, fake_engine: fake.Engine, tm
     assert (asked["seed"], asked["threads"]) == (1, 0)
 
 
+def test_a_panic_of_the_engine_is_an_error(
+    call: Call, fake_engine: fake.Engine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And what else is no `Exception`, as Ctrl-C, stays what it is."""
+
+    def raising(error: BaseException) -> Callable[..., str]:
+        def simulate(*_: object) -> str:
+            raise error
+
+        return simulate
+
+    # As pyo3 has it.
+    panic = type("PanicException", (BaseException,), {})
+    asked = ("compare", "--workload", "gups:64MiB", "--no-report")
+    monkeypatch.setattr(fake_engine, "simulate", raising(panic("index out of bounds\nat 7")))
+    result = call(*asked)
+    assert (result.code, result.out) == (1, "")
+    assert "error: the engine failed: index out of bounds" in result.err
+    assert "remedy: report it, with this command" in result.err
+    monkeypatch.setattr(fake_engine, "simulate", raising(KeyboardInterrupt()))
+    assert call(*asked).code == 130
+
+
 def test_compare_asks_what_was_asked(call: Call, fake_engine: fake.Engine) -> None:
     result = call(
         *["compare", "--workload", "gups:8GiB", "--schemes", "fpt, radix4", "--machine", "zen4"],

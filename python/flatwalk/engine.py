@@ -121,6 +121,13 @@ def _call(name: str, *arguments: object) -> str:
         return cast("str", getattr(module, name)(*arguments))
     except module.EngineError as error:
         raise FlatwalkError(one_line(str(error))) from error
+    except BaseException as error:
+        # A panic of the engine; its class cannot be imported.
+        if type(error).__name__ != "PanicException":
+            raise
+        raise FlatwalkError(
+            f"the engine failed: {one_line(str(error))}", remedy="report it, with this command"
+        ) from error
 
 
 def version() -> str:
