@@ -259,6 +259,8 @@ def test_a_walk_is_explained(flatwalk: Callable[..., Result]) -> None:
     ("asked", "words"),
     [
         ({}, "nothing given as a source"),
+        ({"command": []}, "there is no program"),
+        ({"workload": ""}, "no workload is named"),
         ({"workload": "gups", "trace": "x"}, "workload and trace given"),
         ({"workload": "gups", "schemes": []}, "no scheme is named"),
         ({"workload": "gups", "machine": []}, "no machine is named"),
@@ -269,6 +271,22 @@ def test_a_walk_is_explained(flatwalk: Callable[..., Result]) -> None:
 def test_what_is_not_possible_is_refused(asked: dict[str, Any], words: str) -> None:
     with pytest.raises(fw.UsageError, match=words):
         fw.compare(**asked)
+
+
+@pytest.mark.parametrize(
+    ("refused", "argument"),
+    [
+        (lambda: fw.walk(workload=""), "workload"),
+        (lambda: fw.simulate(workload=""), "workload"),
+        (lambda: fw.simulate(command=()), "command"),
+        (lambda: fw.record([], "t.fwt"), "command"),
+    ],
+)
+def test_an_empty_source_is_none(refused: Callable[[], object], argument: str) -> None:
+    with pytest.raises(fw.UsageError) as caught:
+        refused()
+    assert caught.value.where == argument
+    assert caught.value.remedy
 
 
 def test_a_sweep_is_run_once(tmp_path: Path) -> None:

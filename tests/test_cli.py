@@ -247,6 +247,8 @@ def test_a_recorded_sample_has_the_windows_that_it_has(
         (["compare", "--machine", "./none.toml"], ["cannot be read", "none.toml"]),
         (["compare", "--machine", "compendia"], ["can only count", "--mode functional"]),
         (["compare", "--workload", "gup"], ["no workload 'gup'", "gups"]),
+        (["compare", "--workload", ""], ["no workload is named", "gups"]),
+        (["walk", "--workload", ""], ["no workload is named", "gups"]),
         (["compare", "--workload", "gups:big"], ["size 'big' not understood", "512GiB"]),
         (["compare", "--trace", "none.fwt"], ["no file none.fwt", "flatwalk record"]),
         (["compare", "--trace", "a", "--workload", "gups"], ["more than one thing"]),

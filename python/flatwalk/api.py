@@ -218,11 +218,11 @@ def _text_of(name: object, what: str) -> str:
 
 def _words_of(command: Sequence[str]) -> list[str]:
     """A command's words: one text is none, as nobody says where its words end."""
-    if isinstance(command, str):
-        raise UsageError(
-            f"{command!r} is one text", where="command", remedy='give a list of words, as ["sort", "big.txt"]'
-        )
-    return list(command)
+    words = [] if isinstance(command, str) else list(command)
+    if not words:
+        what = f"{command!r} is one text" if isinstance(command, str) else "there is no program"
+        raise UsageError(what, where="command", remedy='give a list of words, as ["sort", "big.txt"]')
+    return words
 
 
 def _leaves(table: Mapping[str, Any], prefix: str = "") -> Iterable[tuple[str, Any]]:
@@ -557,7 +557,7 @@ def compare(
     options = configurations.Options(
         workload=None if workload is None else str(workload),
         trace=None if trace is None else Path(trace),
-        command=_words_of(command or ()),
+        command=() if command is None else _words_of(command),
         addresses=addresses,
         instructions_per_access=instructions_per_access,
         large_pages=",".join(map(str, shares)) or None,
@@ -774,7 +774,11 @@ def walk(
         raise UsageError(
             f"{address!r} is not an address", where="address", remedy="give a number, as 0x7f0000201234"
         )
-    source = {"trace": str(trace)} if workload is None else {"workload": parse_workload(str(workload))}
+    source = (
+        {"trace": str(trace)}
+        if workload is None
+        else {"workload": parse_workload(str(workload), "workload")}
+    )
     seed = _seed(seed)
     large_pages = _whole("large_pages", large_pages, 0, 100)
     place = machine if isinstance(machine, Machine) else Machine.named(machine)

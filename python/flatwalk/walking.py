@@ -128,7 +128,7 @@ def _address(text: str) -> int:
 
 def _source(options: Options) -> dict[str, Any]:
     if options.trace is None:
-        return {"workload": parse_workload(options.workload or DEFAULT_WORKLOAD)}
+        return {"workload": parse_workload(DEFAULT_WORKLOAD if options.workload is None else options.workload)}
     if options.workload is not None:
         raise UsageError(
             "two address spaces are given", where="--workload and --trace", remedy="give one of them"

@@ -46,7 +46,7 @@ def parse_workload(text: str, where: str = "--workload") -> dict[str, Any]:
         )
     if name not in known:
         raise UsageError(
-            f"there is no workload {name!r}",
+            f"there is no workload {name!r}" if name else "no workload is named",
             where=where,
             remedy=f"one of {', '.join(known)}; `flatwalk list workloads` describes them",
         )

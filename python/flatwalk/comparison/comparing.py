@@ -165,7 +165,7 @@ def _source(options: Options, lengths: Lengths, stack: ExitStack) -> dict[str, A
                 remedy="leave it out; flatwalk record --windows N records N to 2N of them",
             )
         return source
-    return {"workload": parse_workload(options.workload or DEFAULT_WORKLOAD)}
+    return {"workload": parse_workload(DEFAULT_WORKLOAD if options.workload is None else options.workload)}
 
 
 def _record(options: Options, lengths: Lengths, path: Path) -> Path:
