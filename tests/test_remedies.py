@@ -224,3 +224,33 @@ def test_a_dash_is_no_file(call: Call, tmp_path: Path, asked: list[str]) -> None
 def test_one_segment_is_one() -> None:
     trace = ProcessTrace(Path("a.fwt"), 7, ["true"], 100, 50, "exit", 900, 1)
     assert str(trace).startswith("a.fwt: 100 of 1,000 instructions in 1 segment of true")
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        ["compare", "--trace", "./of threads"],
+        ["compare", "--mix", "./of threads,gups"],
+        ["walk", "--trace", "./of threads"],
+        ["trace", "info", "./of threads"],
+        ["trace", "export", "./of threads", "x.champsim"],
+        ["sweep", "s.toml", "--dry-run"],
+    ],
+    ids=" ".join,
+)
+def test_a_directory_is_imported_and_no_file_of_it_is_simulated_alone(
+    call: Call, tmp_path: Path, command: list[str]
+) -> None:
+    (tmp_path / "of threads").mkdir()
+    (tmp_path / "s.toml").write_text('name = "s"\nschemes = ["radix4"]\ntraces = ["of threads"]\n')
+    result = call(*command)
+    assert (result.code, result.out) == (2, "")
+    assert "of threads is a directory" in result.err
+    assert "flatwalk trace import 'of threads' FILE.fwt" in result.err
+
+
+def test_functions_want_a_directory_imported_too(tmp_path: Path) -> None:
+    for function in (fw.compare, fw.walk):
+        with pytest.raises(UsageError, match=f"trace import {tmp_path} FILE.fwt") as caught:
+            function(trace=tmp_path)
+        assert caught.value.where == "trace"

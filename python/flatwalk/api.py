@@ -774,11 +774,11 @@ def walk(
         raise UsageError(
             f"{address!r} is not an address", where="address", remedy="give a number, as 0x7f0000201234"
         )
-    source = (
-        {"trace": str(trace)}
-        if workload is None
-        else {"workload": parse_workload(str(workload), "workload")}
-    )
+    if trace is not None:
+        output.check_trace(Path(trace), "trace")
+        source: dict[str, Any] = {"trace": str(trace)}
+    else:
+        source = {"workload": parse_workload(str(workload), "workload")}
     seed = _seed(seed)
     large_pages = _whole("large_pages", large_pages, 0, 100)
     place = machine if isinstance(machine, Machine) else Machine.named(machine)

@@ -6,6 +6,7 @@ import json
 import math
 import os
 import re
+import shlex
 import shutil
 import stat
 import sys
@@ -365,6 +366,25 @@ def check_exists(path: Path, where: str, *, remedy: str = "check the path") -> N
         raise UsageError(f"there is no file {_named(path)}", where=where, remedy=remedy)
     if not os.access(path, os.R_OK):
         raise UsageError(f"{_named(path)} may not be read", where=where, remedy="chmod +r it, or copy it")
+
+
+def check_trace(path: Path, where: str, *, remedy: str = "check the path") -> None:
+    """Checks that a trace can be opened and read, as `check_exists` does.
+
+    A file in a directory is one thread's, or part of one: it stands for itself alone.
+
+    Raises:
+        UsageError: If it is missing, may not be read, or is a directory.
+    """
+    check_name(path, where)
+    if path.is_dir():
+        name = shlex.quote(_named(path))
+        raise UsageError(
+            f"{_named(path)} is a directory",
+            where=where,
+            remedy=f"make one file of it, and name that: flatwalk trace import {name} FILE.fwt",
+        )
+    check_exists(path, where, remedy=remedy)
 
 
 def unused(path: Path) -> Path:

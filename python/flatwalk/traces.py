@@ -20,7 +20,7 @@ WRITTEN = ("champsim",)
 
 def info(path: Path, *, as_json: bool, verify: bool) -> None:
     """Prints what a trace holds."""
-    output.check_exists(path, "FILE")
+    output.check_trace(path, "FILE")
     with output.Progress("Verifying" if verify else "Reading") as progress:
         found = engine.trace_info(path, verify=verify, progress=progress)
     _print_info(found, as_json=as_json)
@@ -75,7 +75,7 @@ def export_trace(source: Path, target: Path, kind: str) -> None:
         raise UsageError(
             f"no trace is written as {kind!r}", where="--format", remedy=f"give {' or '.join(WRITTEN)}"
         )
-    output.check_exists(source, "SOURCE")
+    output.check_trace(source, "SOURCE")
     output.check_writable(target, "TARGET")
     output.check_apart([(target, "TARGET")], [(source, "SOURCE")])
     with output.Progress("Exporting") as progress:

@@ -133,7 +133,7 @@ def _source(options: Options) -> dict[str, Any]:
         raise UsageError(
             "two address spaces are given", where="--workload and --trace", remedy="give one of them"
         )
-    output.check_exists(options.trace, "--trace")
+    output.check_trace(options.trace, "--trace")
     return {"trace": str(options.trace)}
 
 

@@ -156,7 +156,7 @@ def _source(options: Options, lengths: Lengths, stack: ExitStack) -> dict[str, A
             path = directory / "program.fwt"
         return {"trace": str(_record(options, lengths, path))}
     if options.trace is not None:
-        output.check_exists(options.trace, "--trace", remedy="record one: flatwalk record -o FILE -- CMD")
+        output.check_trace(options.trace, "--trace", remedy="record one: flatwalk record -o FILE -- CMD")
         source = {"trace": str(options.trace)}
         if options.windows is not None and recorded_sample(source) is not None:
             raise UsageError(

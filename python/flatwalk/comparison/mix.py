@@ -86,7 +86,7 @@ def source(program: str) -> dict[str, Any]:
     """
     if not is_trace(program):
         return {"workload": parse_workload(program, "--mix")}
-    output.check_exists(Path(program), "--mix", remedy=f"record it: flatwalk record -o {program} -- CMD")
+    output.check_trace(Path(program), "--mix", remedy=f"record it: flatwalk record -o {program} -- CMD")
     return {"trace": program}
 
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from flatwalk import cache, engine, machine_files, scheme_code, settings, variations
+from flatwalk import cache, engine, machine_files, output, scheme_code, settings, variations
 from flatwalk.errors import UsageError
 from flatwalk.lab import changes
 from flatwalk.workload import parse_workload, text_of
@@ -132,12 +132,10 @@ def _sources(sweep: Sweep) -> Iterator[Source]:
         columns = {"source": text_of(workload), "source_hash": None}
         yield Source({"workload": workload}, columns, workload["size_bytes"], None)
     for path in dict.fromkeys(sweep.traces):
+        remedy = "record one: flatwalk record -o FILE -- CMD; paths are from the sweep's folder"
+        output.check_trace(path, sweep.where, remedy=remedy)
         if not path.is_file():
-            raise UsageError(
-                f"there is no file {path}",
-                where=sweep.where,
-                remedy="record one: flatwalk record -o FILE -- CMD; paths are from the sweep's folder",
-            )
+            raise UsageError(f"{path} is not a file", where=sweep.where, remedy=remedy)
         info = engine.trace_info(path)
         contents = info.get("hash") or cache.digest(path)
         length = info["instructions"]
