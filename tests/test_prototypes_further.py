@@ -231,6 +231,46 @@ def test_a_class_in_a_file_is_swept_by_other_processes(
     assert "2 of them new" in changed.out, "other code is another scheme"
 
 
+def test_members_of_a_pair_in_files_are_swept_by_other_processes(
+    tmp_path: Path, flatwalk: Callable[..., Result]
+) -> None:
+    (tmp_path / "a").mkdir()
+    (tmp_path / "mine.py").write_text((FOLDER / "leaf_map.py").read_text())
+    (tmp_path / "a" / "other.py").write_text(f"{(FOLDER / 'hashed.py').read_text()}\nsmall = Hashed(32)\n")
+    pairs = ["./mine.py:LeafMap/radix4", "radix4/a/other.py:small", "mine.py:LeafMap/a/other.py:small"]
+    names = ", ".join(f'"{pair}"' for pair in pairs)
+    (tmp_path / "s.toml").write_text(
+        f'name = "s"\nworkloads = ["gups:16MiB"]\nschemes = ["virt-radix4", {names}]\nmode = "functional"\n'
+        'instructions = "20K"\nwarmup = 0\nexhaustive = true\n'
+    )
+    elsewhere = tmp_path / "elsewhere"
+    elsewhere.mkdir()
+    done = flatwalk("sweep", "../s.toml", "--results", "r", "-j", "2", cwd=elsewhere)
+    assert done.code == 0, done.err
+    assert "4 of 4 runs" in done.out
+    found = fw.open_results(elsewhere / "r").query("select scheme from runs").to_pylist()
+    pairs = ["LeafMap/radix4", "radix4/Hashed(buckets=32)", "LeafMap/Hashed(buckets=32)"]
+    assert sorted(run["scheme"] for run in found) == sorted(["virt-radix4", *pairs])
+
+
+def test_pairs_are_schemes_of_the_command_line(tmp_path: Path, flatwalk: Callable[..., Result]) -> None:
+    (tmp_path / "mine.py").write_text((FOLDER / "leaf_map.py").read_text())
+    options = ["--workload", "gups:16MiB", "--instructions", "20K"]
+    walked = flatwalk("walk", *options, "--scheme", "radix4/fpt,./mine.py:LeafMap/radix4")
+    assert walked.code == 0, walked.err
+    assert "under radix4/fpt on" in walked.out
+    assert "under LeafMap/radix4 on" in walked.out
+    here = fw.walk(workload="gups:16MiB", instructions="20K", scheme="radix4/fpt")
+    assert all(step in walked.out for step in here.steps)
+    options += ["--mode", "functional", "--exhaustive", "--warmup", "0", "--large-pages", "0", "--no-report"]
+    found = []
+    for option in ("--schemes", "--virt"):
+        done = flatwalk("compare", *options, option, "radix4/fpt", "--json", "a.json")
+        assert done.code == 0, done.err
+        found.append(fw.read(tmp_path / "a.json").run("radix4/fpt"))
+    assert found[0]["walk"] == found[1]["walk"]
+
+
 def test_modules_next_to_a_class_are_part_of_its_code(tmp_path: Path) -> None:
     """However they are imported, and by whom; others are not."""
     texts = {

@@ -50,7 +50,8 @@ def run(options: Options) -> None:
         )
     file = machine_files.load(options.machine)
     machine = variations.machine(file, grid[0])
-    asked = [(name, settings.scheme(name, "--scheme")) for name in map(str.strip, options.scheme.split(","))]
+    names = map(str.strip, options.scheme.split(","))
+    asked = [(name, settings.scheme_or_pair(name, "--scheme")) for name in names]
     schemes = variations.schemes(settings.distinct(asked, "scheme", "--scheme"), grid[0])
     source, instructions = _source(options), units.parse_count(options.instructions, "--instructions")
     answers = [
@@ -128,7 +129,8 @@ def _address(text: str) -> int:
 
 def _source(options: Options) -> dict[str, Any]:
     if options.trace is None:
-        return {"workload": parse_workload(DEFAULT_WORKLOAD if options.workload is None else options.workload)}
+        text = DEFAULT_WORKLOAD if options.workload is None else options.workload
+        return {"workload": parse_workload(text)}
     if options.workload is not None:
         raise UsageError(
             "two address spaces are given", where="--workload and --trace", remedy="give one of them"

@@ -58,9 +58,9 @@ def compare(
         Option(
             metavar="A,B,...",
             autocompletion=complete_names("scheme"),
-            help="Schemes by name, as path to a TOML file, or as FILE.py:NAME of Python; the first is the "
-            "baseline [default: radix4, radix3, radix5, fpt-l4l3, fpt-l3l2, fpt-l2l1, fpt, fpt-nonf, "
-            "radix4+ptp, fpt+ptp, ideal].",
+            help="Schemes by name, as path to a TOML file, or as FILE.py:NAME of Python, or two of them as "
+            "GUEST/HOST; the first is the baseline [default: radix4, radix3, radix5, fpt-l4l3, fpt-l3l2, "
+            "fpt-l2l1, fpt, fpt-nonf, radix4+ptp, fpt+ptp, ideal].",
         ),
     ] = None,
     virt: Annotated[

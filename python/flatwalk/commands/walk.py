@@ -32,7 +32,11 @@ def walk(
     trace: Annotated[Path | None, Option(metavar="FILE", help="Whose address space.")] = None,
     scheme: Annotated[
         str,
-        Option(metavar="A,B,...", autocompletion=complete_names("scheme"), help="Schemes, by name or path."),
+        Option(
+            metavar="A,B,...",
+            autocompletion=complete_names("scheme"),
+            help="Schemes, by name or path, or two of them as GUEST/HOST.",
+        ),
     ] = "radix4",
     machine: Annotated[
         str,

@@ -165,7 +165,8 @@ def _source(options: Options, lengths: Lengths, stack: ExitStack) -> dict[str, A
                 remedy="leave it out; flatwalk record --windows N records N to 2N of them",
             )
         return source
-    return {"workload": parse_workload(DEFAULT_WORKLOAD if options.workload is None else options.workload)}
+    text = DEFAULT_WORKLOAD if options.workload is None else options.workload
+    return {"workload": parse_workload(text)}
 
 
 def _record(options: Options, lengths: Lengths, path: Path) -> Path:

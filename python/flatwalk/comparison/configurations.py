@@ -226,7 +226,7 @@ def _schemes(options: Options) -> list[dict[str, Any]]:
     else:
         # Pairs alone are measured against what today's virtual machines do.
         names = ["virt-radix4"] if pairs else list(settings.DEFAULT_SCHEMES)
-    found = [(name, settings.scheme(name)) for name in names]
+    found = [(name, settings.scheme_or_pair(name)) for name in names]
     found += [(pair, settings.guest(pair)) for pair in pairs]
     return settings.distinct(found, "scheme", "--schemes")
 

@@ -57,8 +57,8 @@ class Unit:
     #: What tells it from the others of the sweep, by column of the results.
     columns: dict[str, Any]
     source: Source
-    #: The file of Python that the scheme is from, as `FILE.py:NAME`, if it is.
-    code: str | None
+    #: What of the scheme is in files of Python, as `FILE.py:NAME` with absolute paths.
+    code: tuple[str, ...]
 
     @property
     def label(self) -> str:
@@ -147,7 +147,7 @@ def _sources(sweep: Sweep) -> Iterator[Source]:
         )
 
 
-def _configurations(sweep: Sweep) -> Iterator[list[tuple[dict[str, Any], dict[str, Any], str | None]]]:
+def _configurations(sweep: Sweep) -> Iterator[list[tuple[dict[str, Any], dict[str, Any], tuple[str, ...]]]]:
     """The engine's configurations with their columns and code, in groups that share their baseline."""
     names = [_from_folder(name, sweep) for name in dict.fromkeys(sweep.schemes)]
     # By what the sweep's file says: where that file lies is no part of a name.
@@ -157,7 +157,11 @@ def _configurations(sweep: Sweep) -> Iterator[list[tuple[dict[str, Any], dict[st
     ]
     schemes = settings.distinct(named, "scheme", sweep.where)
     codes = {
-        scheme["name"]: str(Path(name).absolute()) if scheme_code.is_one(name) else None
+        scheme["name"]: tuple(
+            str(Path(member).absolute())
+            for member in settings.pair_of(name) or (name,)
+            if scheme_code.is_one(member)
+        )
         for name, scheme in zip(names, schemes, strict=True)
     }
     points = changes.combinations(sweep.set, sweep.zip, sweep.derive, sweep.where)

@@ -79,7 +79,7 @@ def run(
 
     def submit(batch: list[Unit]) -> None:
         request = {**batch[0].request, "threads": 1, "runs": [unit.configuration for unit in batch]}
-        code = sorted({unit.code for unit in batch if unit.code is not None})
+        code = sorted({name for unit in batch for name in unit.code})
         running[executor.submit(engines.work, json.dumps(request), digest, code)] = batch
 
     def take(future: Future[engines.Done]) -> None:
