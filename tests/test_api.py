@@ -19,6 +19,8 @@ import pytest
 
 import flatwalk as fw
 from flatwalk import api, workload
+from tests import fake
+from tests.prototypes.leaf_map import LeafMap
 from tests.running import PATIENCE_SECONDS, PEAK
 
 if TYPE_CHECKING:
@@ -140,6 +142,11 @@ def test_what_is_no_array_of_addresses_is_refused(addresses: Any, words: str) ->
         ({"windows": -1}, "windows cannot be -1"),
         ({"instructions_per_access": 0}, "instructions_per_access cannot be 0"),
         ({"error": -1}, "error cannot be -1"),
+        ({"error": [0.1]}, "error cannot be [0.1]"),
+        ({"error": "200%"}, "'200%' is not a percentage"),
+        ({"cores": 0}, "cores cannot be 0"),
+        ({"host_large_pages": None}, "host_large_pages cannot be None"),
+        ({"large_pages": []}, "the list is empty"),
         ({"large_pages": 1.5}, "'1.5' is not a percentage"),
         ({"instructions": -1}, "count '-1' not understood"),
         ({"context_switch_ms": -1}, "0.001 to 1000000"),
@@ -159,6 +166,8 @@ def test_numbers_that_cannot_be_name_the_argument(asked: dict[str, Any], words: 
         (lambda: fw.walk(workload="gups:4MiB", seed=-1), "0 to 2^64 − 1"),
         (lambda: fw.record(["true"], "t.fwt", seed=-1), "0 to 2^64 − 1"),
         (lambda: fw.walk(workload="gups:4MiB", large_pages=-1), "0 to 100"),
+        (lambda: fw.sweep("five-levels", "r", jobs=-1), "0 to 65536"),
+        (lambda: fw.check_organisation(LeafMap, cases=-1), "1 to 4294967295"),
     ],
 )
 def test_other_functions_have_the_same_numbers(refused: Callable[[], object], remedy: str) -> None:
@@ -168,6 +177,82 @@ def test_other_functions_have_the_same_numbers(refused: Callable[[], object], re
     both: list[Any] = [7, np.int64(7)]
     seeds = [fw.simulate(workload="gups:4MiB", seed=seed, **COUNTS)["seed"] for seed in both]
     assert seeds == [7, 7]
+
+
+def test_numbers_may_be_of_numpy() -> None:
+    asked: dict[str, Any] = {"workload": "gups:4MiB", "instructions": 20_000, **COUNTS}
+
+    def pages(large_pages: Any) -> list[int | None]:
+        return [
+            run["large_pages"] for run in fw.compare(schemes="radix4", large_pages=large_pages, **asked).runs
+        ]
+
+    assert pages(np.int64(0)) == [0]
+    assert pages(np.int64(50)) == [50]
+    assert pages(np.array([0, 50])) == [0, 50]
+    assert pages(None) == [0, 100]
+    both: list[tuple[Any, Any]] = [(int, float), (np.int64, np.float32)]
+    ours, theirs = (
+        fw.simulate(
+            "virt-radix4",
+            cores=whole(2),
+            host_large_pages=whole(50),
+            skip=whole(0),
+            context_switch_ms=part(0.5),
+            fragmentation=part(0.25),
+            **{**asked, "mode": "timing"},
+        )
+        for whole, part in both
+    )
+    assert ours == theirs
+    address = fw.walk(workload="gups:4MiB", instructions=20_000).answer["address"]
+    walked = fw.walk(np.uint64(int(address, 16)), workload="gups:4MiB", instructions=20_000)
+    assert walked.answer["address"] == address
+    machine = fw.Machine.named("skylake-server")
+    larger = machine.changed({"llc.size_bytes": np.int64(32 << 20), "llc.ways": np.uint8(8)})
+    assert larger == machine.changed({"llc.size_bytes": 32 << 20, "llc.ways": 8})
+    assert len({machine, fw.Machine(machine.table | {"frequency_mhz": np.int32(2000)})}) == 1
+
+
+@pytest.mark.parametrize(
+    ("refused", "where"),
+    [
+        (lambda found: found.figure("speed", "f.svg", columns=3), "columns"),
+        (lambda found: found.figure("speed", "f.svg", schemes=[]), "schemes"),
+        (lambda found: found.figure("speed", "f.svg", schemes="nope"), "schemes"),
+        (lambda _: fw.sweep({"schemes": ["fpt"], "machines": [fw.Machine.named("zen4")]}, "r"), "machines"),
+        (lambda _: fw.sweep({"schemes": [fw.Scheme.named("fpt")]}, "r"), "schemes"),
+        (lambda _: fw.sweep({"schemes": ["fpt"]}, "r", jobs="2"), "jobs"),  # type: ignore[arg-type]
+        (lambda _: fw.check_organisation(LeafMap, cases="3"), "cases"),  # type: ignore[arg-type]
+        (lambda _: fw.check_organisation(LeafMap, cases=0), "cases"),
+    ],
+)
+def test_what_is_refused_names_the_argument(refused: Callable[[fw.Comparison], object], where: str) -> None:
+    response: Any = fake.sample(fake.gups())
+    with pytest.raises(fw.UsageError) as caught:
+        refused(fw.Comparison(response))
+    assert caught.value.where == where
+    assert caught.value.remedy
+
+
+def test_a_share_may_be_a_percentage() -> None:
+    asked: dict[str, Any] = {
+        "workload": "gups:16MiB",
+        "schemes": ["radix4", "fpt"],
+        "large_pages": 0,
+        **SHORT,
+    }
+    found = [fw.compare(error=error, **asked).runs for error in (0.5, "50%")]
+    assert found[0] == found[1]
+
+
+def test_one_scheme_of_a_figure_may_be_text(tmp_path: Path) -> None:
+    response: Any = fake.sample(fake.gups())
+    found = fw.Comparison(response)
+    one, other = (
+        found.figure("speed", tmp_path / "f.svg", schemes=name).read_text() for name in ("fpt", ["fpt"])
+    )
+    assert one == other
 
 
 def test_objects_are_checked_and_changed() -> None:
@@ -306,6 +391,25 @@ def test_a_sweep_is_run_once(tmp_path: Path) -> None:
     drawn = found.figure(tmp_path / "f.svg", x="seed", y="walks", by="scheme", where="seed = 1")
     assert ">fpt</text>" in drawn.read_text()
     assert fw.open_results(tmp_path / "r").to_polars().height == 2
+
+
+def test_a_sweep_may_have_workloads_and_numbers_of_numpy(tmp_path: Path) -> None:
+    table = {
+        "name": "s",
+        "workloads": [fw.Workload("gups", "4MiB")],
+        "schemes": ["radix4"],
+        "mode": "functional",
+        "instructions": "20K",
+        "exhaustive": True,
+        "seeds": list(np.arange(1, 3)),
+        "set": {"llc.size_bytes": np.array([8 << 20, 16 << 20])},
+    }
+    one: Any = np.int64(1)
+    found = fw.sweep(table, tmp_path / "r", jobs=one)
+    rows = found.query('select source, seed, "llc.size_bytes" as size from runs order by all').to_pylist()
+    assert [tuple(row.values()) for row in rows] == [
+        ("gups:4MiB", seed, size) for seed in (1, 2) for size in (8 << 20, 16 << 20)
+    ]
 
 
 def test_threads_run_at_the_same_time_and_find_the_same() -> None:

@@ -12,6 +12,7 @@ import html
 import json
 import operator
 import re
+from collections.abc import Iterable
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -27,7 +28,7 @@ from flatwalk.organisation import Found, Geometry, Memory, Next, Organisation, O
 from flatwalk.workload import parse_workload, text_of
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
 
     import numpy as np
     import pandas as pd
@@ -83,7 +84,7 @@ class _Definition:
         Raises:
             UsageError: With every problem of it.
         """
-        own = copy.deepcopy(dict(table))
+        own = _plain(dict(table))
         if problems := engine.check(self.kind, own):
             raise UsageError(
                 f"not a valid {self.kind}: " + "\n         ".join(map(settings.words, problems)),
@@ -124,7 +125,7 @@ class _Definition:
         """
         result = self.table
         read = {
-            key: variations.read_text(key, value, key) if isinstance(value, str) else value
+            key: variations.read_text(key, value, key) if isinstance(value, str) else _plain(value)
             for key, value in changes.items()
         }
         for key, value in read.items():
@@ -209,6 +210,15 @@ class Machine(_Definition):
         return cls(machine_files.load(_text_of(name, "a machine"), "machine"))
 
 
+def _plain(value: Any) -> Any:  # noqa: ANN401 - whatever a table may hold
+    """A copy of a value as a TOML file would have it: NumPy's numbers are numbers, and arrays are lists."""
+    if isinstance(value, dict):
+        return {key: _plain(one) for key, one in value.items()}
+    if isinstance(value, list | tuple | range):
+        return [_plain(one) for one in value]
+    return value.tolist() if hasattr(value, "tolist") else copy.deepcopy(value)
+
+
 def _text_of(name: object, what: str) -> str:
     """A name or a path as text, whatever a caller gave."""
     if not isinstance(name, str):
@@ -287,9 +297,11 @@ def check_organisation(
         cases: Lists of steps that are tried, of up to 29.
 
     Raises:
+        UsageError: If a number is none.
         FlatwalkError: With what is wrong, and the shortest list of steps that shows it.
     """
     seed = _seed(seed)
+    cases = _whole("cases", cases, 1, _MOST_CASES)
     own = organisation() if isinstance(organisation, type) else organisation
     name = type(own).__name__
     found = engine.check_organisation(Scheme.of(own, base=base).table, seed, cases)
@@ -410,7 +422,7 @@ class Comparison:
         return Path(path)
 
     def figure(
-        self, chart: str, path: str | Path, columns: int = 1, schemes: Sequence[str] | None = None
+        self, chart: str, path: str | Path, columns: int = 1, schemes: str | Sequence[str] | None = None
     ) -> Path:
         """Draws a chart of the report for a paper.
 
@@ -422,13 +434,14 @@ class Comparison:
             schemes: Only these, by name; without it all.
 
         Raises:
-            UsageError: If there is no such chart, format or scheme.
+            UsageError: If there is no such chart, format, width or scheme.
             FlatwalkError: If it cannot be written.
         """
         from flatwalk import drawing  # noqa: PLC0415
 
-        runs = self.runs if schemes is None else drawing.of_schemes(self.runs, schemes, "schemes")
-        drawing.chart({**self._response, "runs": runs}, chart, Path(path), columns)
+        names = [schemes] if isinstance(schemes, str) else schemes
+        runs = self.runs if names is None else drawing.of_schemes(self.runs, names, "schemes")
+        drawing.chart({**self._response, "runs": runs}, chart, Path(path), _columns(columns))
         return Path(path)
 
     def to_latex(self) -> str:
@@ -486,7 +499,7 @@ def compare(
     exhaustive: bool = False,
     simpoints: str | Path | None = None,
     weights: str | Path | None = None,
-    error: float | None = None,
+    error: float | str | None = None,
     fragmentation: float = 0.0,
     host_large_pages: int = 0,
     guest_frames: str = "scattered",
@@ -518,7 +531,8 @@ def compare(
         exhaustive: Measure every instruction instead.
         simpoints: A file of SimPoint's: measure its intervals, of `window` instructions each.
         weights: SimPoint's weights of these.
-        error: Measure more windows until all speed-ups are known to this: with 0.01, 1.2 is 1.19 to 1.21.
+        error: Measure more windows until all speed-ups are known to this: with 0.01, or `"1%"`, 1.2 is 1.19
+            to 1.21.
         fragmentation: Share of physical 2 MiB blocks that cannot be had whole, 0 to 1.
         host_large_pages: Per cent of a guest's memory on 2 MiB pages of the host.
         guest_frames: Where a guest's frames lie: `scattered`, `compact`, `permuted` or `scattered_4k`.
@@ -544,23 +558,22 @@ def compare(
     instructions_per_access = _whole("instructions_per_access", instructions_per_access, 1, 64)
     if windows is not None:
         windows = _whole("windows", windows, 1, _MOST_SEED)
-    if error is not None and not 0 < error < 1:
-        remedy = "give a share above 0 and below 1, as 0.01"
-        raise UsageError(f"error cannot be {error!r}", where="error", remedy=remedy)
+    if cores is not None:
+        cores = _whole("cores", cores, 1, 64)
+    host_large_pages = _whole("host_large_pages", host_large_pages, 0, 100)
     if addresses is not None:
         _check_addresses(addresses)
     asked = [schemes] if isinstance(schemes, str | Scheme) else schemes
     own = [one if isinstance(one, Scheme) else Scheme.named(one) for one in asked]
     where = [machine] if isinstance(machine, str | Machine) else machine
     places = [one if isinstance(one, Machine) else Machine.named(one) for one in where]
-    shares = [large_pages] if isinstance(large_pages, int | float) else large_pages or []
     options = configurations.Options(
         workload=None if workload is None else str(workload),
         trace=None if trace is None else Path(trace),
         command=() if command is None else _words_of(command),
         addresses=addresses,
         instructions_per_access=instructions_per_access,
-        large_pages=",".join(map(str, shares)) or None,
+        large_pages=_large_pages(large_pages),
         thp=thp,
         fragmentation=fragmentation,
         host_large_pages=host_large_pages,
@@ -575,7 +588,7 @@ def compare(
         exhaustive=exhaustive,
         simpoints=None if simpoints is None else Path(simpoints),
         weights=None if weights is None else Path(weights),
-        error=error,
+        error=None if error is None else _share("error", error),
         seed=seed,
         mode=mode,
         jobs=threads,
@@ -585,7 +598,7 @@ def compare(
         return Comparison(comparing.respond(options, comparing.lengths_of(options), runs))
 
 
-_MOST_SEED, _MOST_THREADS = 2**64 - 1, 2**16
+_MOST_SEED, _MOST_THREADS, _MOST_CASES = 2**64 - 1, 2**16, 2**32 - 1
 
 
 def _whole(name: str, value: SupportsIndex, least: int, most: int) -> int:
@@ -608,6 +621,59 @@ def _whole(name: str, value: SupportsIndex, least: int, most: int) -> int:
 
 def _seed(value: SupportsIndex) -> int:
     return _whole("seed", value, 0, _MOST_SEED)
+
+
+def _columns(value: SupportsIndex) -> int:
+    return _whole("columns", value, 1, 2)
+
+
+def _address(value: SupportsIndex) -> int:
+    """A virtual address.
+
+    Raises:
+        UsageError: If it is none.
+    """
+    try:
+        return _whole("address", value, 0, _MOST_SEED)
+    except UsageError:
+        remedy = "give a number, as 0x7f0000201234"
+        raise UsageError(f"{value!r} is not an address", where="address", remedy=remedy) from None
+
+
+def _share(name: str, value: float | str) -> float:
+    """A share above 0 and below 1; as text a percentage, as on the command line.
+
+    Raises:
+        UsageError: If it is neither.
+    """
+    if isinstance(value, str):
+        return units.parse_percent(value, name)
+    try:
+        share = float(value)
+    except (TypeError, ValueError):
+        share = 0.0
+    if not 0 < share < 1:
+        remedy = 'give a share above 0 and below 1, as 0.01 or "1%"'
+        raise UsageError(f"{name} cannot be {value!r}", where=name, remedy=remedy)
+    return share
+
+
+def _large_pages(value: int | str | Iterable[int] | None) -> str | None:
+    """One setting or several, NumPy's, too, as the command line has them.
+
+    Raises:
+        UsageError: If there are none of them.
+    """
+    if value is None:
+        return None
+    shares = list(value) if isinstance(value, Iterable) and not isinstance(value, str) else [value]
+    if not shares:
+        raise UsageError(
+            "the list is empty",
+            where="large_pages",
+            remedy="leave it out, or give whole numbers from 0 to 100",
+        )
+    return ",".join(map(str, shares))
 
 
 def _check_addresses(addresses: object) -> None:
@@ -685,7 +751,7 @@ class Asked(TypedDict, total=False):
     exhaustive: bool
     simpoints: str | Path | None
     weights: str | Path | None
-    error: float | None
+    error: float | str | None
     fragmentation: float
     host_large_pages: int
     guest_frames: str
@@ -742,7 +808,7 @@ class Walk:
 
 
 def walk(
-    address: int | None = None,
+    address: SupportsIndex | None = None,
     *,
     workload: str | Workload | None = None,
     trace: str | Path | None = None,
@@ -765,15 +831,13 @@ def walk(
         seed: Of all that is random.
 
     Raises:
-        UsageError: If there is not exactly one source.
+        UsageError: If there is not exactly one source, or an argument cannot be what it is.
         FlatwalkError: If the address is not mapped, or the source cannot be read.
     """
     if (workload is None) == (trace is None):
         raise UsageError("a source is needed, and only one", remedy="give a workload or a trace")
-    if address is not None and not (isinstance(address, int) and 0 <= address < 1 << 64):
-        raise UsageError(
-            f"{address!r} is not an address", where="address", remedy="give a number, as 0x7f0000201234"
-        )
+    if address is not None:
+        address = _address(address)
     if trace is not None:
         output.check_trace(Path(trace), "trace")
         source: dict[str, Any] = {"trace": str(trace)}
@@ -909,14 +973,14 @@ class Results:
             columns: Width in columns of a paper of two: 1 (3.33 inches) or 2 (7 inches).
 
         Raises:
-            UsageError: If there is no such column or format, or the SQL is wrong.
+            UsageError: If there is no such column, format or width, or the SQL is wrong.
             FlatwalkError: If it cannot be written.
         """
         from flatwalk import drawing  # noqa: PLC0415
         from flatwalk.lab import query  # noqa: PLC0415
 
         table = self.to_arrow() if where is None else query.selected(self.to_arrow(), where)
-        drawing.plot(table, Path(path), x=x, y=y, by=by, over=over, columns=columns)
+        drawing.plot(table, Path(path), x=x, y=y, by=by, over=over, columns=_columns(columns))
         return Path(path)
 
 
@@ -936,6 +1000,26 @@ def open_results(directory: str | Path) -> Results:
     return Results(stored)
 
 
+def _sweep_table(what: Mapping[str, Any]) -> dict[str, Any]:
+    """A sweep as its file would have it.
+
+    Raises:
+        UsageError: If it has objects that other processes do not know.
+    """
+    for key, of_python in (("schemes", ", of a class of Python as FILE.py:NAME"), ("machines", "")):
+        for one in named if isinstance(named := what.get(key), list | tuple) else ():
+            if not isinstance(one, str):
+                raise UsageError(
+                    f"a sweep names its {key}, and runs them in other processes: {one!r} cannot go there",
+                    where=key,
+                    remedy=f"give a name or a path{of_python}; compare takes objects",
+                )
+    table: dict[str, Any] = _plain(dict(what))
+    if isinstance(named := table.get("workloads"), list):
+        table["workloads"] = [str(one) if isinstance(one, Workload) else one for one in named]
+    return table
+
+
 def sweep(
     what: str | Path | Mapping[str, Any],
     results: str | Path,
@@ -947,7 +1031,8 @@ def sweep(
     """Runs what of a sweep is not stored yet, as `flatwalk sweep` does.
 
     Args:
-        what: A TOML file by path, a shipped sweep by name, or a table as a file would have it.
+        what: A TOML file by path, a shipped sweep by name, or a table as a file would have it. Workloads may
+            be objects.
         results: Directory of the results.
         jobs: Processes; 0 is one per core.
         cluster: A Dask scheduler's address, instead of processes of this machine.
@@ -963,13 +1048,7 @@ def sweep(
     from flatwalk.lab import command, store  # noqa: PLC0415
     from flatwalk.lab.sweep import Sweep  # noqa: PLC0415
 
-    for scheme in [] if isinstance(what, str | Path) else what.get("schemes", []):
-        if not isinstance(scheme, str):
-            raise UsageError(
-                f"a sweep names its schemes, and runs them in other processes: {scheme!r} cannot go there",
-                where="schemes",
-                remedy="give a name or a path, of a class of Python as FILE.py:NAME; compare takes objects",
-            )
-    asked = Sweep.read(str(what)) if isinstance(what, str | Path) else Sweep.of(what)
+    jobs = _whole("jobs", jobs, 0, _MOST_THREADS)
+    asked = Sweep.read(str(what)) if isinstance(what, str | Path) else Sweep.of(_sweep_table(what))
     command.run_missing(asked, Path(results), command.Place(jobs, cluster, slurm))
     return Results(store.Results(Path(results)))

@@ -100,9 +100,11 @@ def of_schemes(runs: Sequence[Run], names: Sequence[str], where: str) -> list[Ru
     """The runs of some schemes.
 
     Raises:
-        UsageError: If one of them was not run.
+        UsageError: If one of them was not run, or there are none.
     """
     known = list(dict.fromkeys(run["scheme"] for run in runs))
+    if not names:
+        raise UsageError("no scheme is named", where=where, remedy=f"there are {', '.join(known)}")
     for name in names:
         if name not in known:
             raise UsageError(f"no run of {name}", where=where, remedy=f"there are {', '.join(known)}")

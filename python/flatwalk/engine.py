@@ -6,6 +6,7 @@ import json
 import math
 import sys
 from datetime import date, time
+from numbers import Integral, Real
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, TypedDict, cast
 
@@ -130,6 +131,31 @@ def _call(name: str, *arguments: object) -> str:
         ) from error
 
 
+def _json(value: object) -> str:
+    """A request; numbers may be NumPy's."""
+    return json.dumps(value, default=_number)
+
+
+def _number(value: object) -> int | float:
+    """A number that is not of a type of Python's own.
+
+    Raises:
+        TypeError: If it is none.
+    """
+    if isinstance(value, Integral):
+        return int(value)
+    if isinstance(value, Real):
+        return float(value)
+    raise TypeError(f"a {type(value).__name__} is not a number")
+
+
+def _number_or_text(value: object) -> int | float | str:
+    try:
+        return _number(value)
+    except TypeError:
+        return str(value)
+
+
 def version() -> str:
     """The engine's version."""
     return _call("version")
@@ -153,7 +179,7 @@ def simulate(
     Raises:
         FlatwalkError: If the source cannot be read, or a configuration is not possible.
     """
-    return cast("Response", json.loads(_call("simulate", json.dumps(request), progress, addresses)))
+    return cast("Response", json.loads(_call("simulate", _json(request), progress, addresses)))
 
 
 def simulate_mix(
@@ -167,7 +193,7 @@ def simulate_mix(
     Raises:
         FlatwalkError: If a source cannot be read, or a configuration is not possible.
     """
-    answer = json.loads(_call("simulate_mix", json.dumps(request), progress))
+    answer = json.loads(_call("simulate_mix", _json(request), progress))
     return cast("list[list[Run]]", answer["runs"]), cast("list[Sampling]", answer["sampling"])
 
 
@@ -202,7 +228,7 @@ def trace_export(
 
 def walk(request: dict[str, Any]) -> dict[str, Any]:
     """Explains one translation."""
-    return cast("dict[str, Any]", json.loads(_call("walk", json.dumps(request))))
+    return cast("dict[str, Any]", json.loads(_call("walk", _json(request))))
 
 
 def workloads() -> list[dict[str, Any]]:
@@ -212,7 +238,7 @@ def workloads() -> list[dict[str, Any]]:
 
 def check(kind: str, value: dict[str, Any]) -> list[Problem]:
     """Every problem of a machine, scheme, mix, experiment, configuration (`run`) or answer (`results`)."""
-    text = json.dumps(_finite(value), default=str)
+    text = json.dumps(_finite(value), default=_number_or_text)
     found = cast("list[Problem]", json.loads(_call("check", kind, text)))
     named = {problem["key"] for problem in found}
     return _broken(value) + [one for one in _dates(value) if one["key"] not in named] + found
@@ -220,7 +246,7 @@ def check(kind: str, value: dict[str, Any]) -> list[Problem]:
 
 def check_mix(run: dict[str, Any], programs: int) -> Problem | None:
     """The problem of a configuration that so many programs are to run together under, if there is one."""
-    return cast("Problem | None", json.loads(_call("check_mix", json.dumps(run), programs)))
+    return cast("Problem | None", json.loads(_call("check_mix", _json(run), programs)))
 
 
 def _broken(value: dict[str, Any]) -> list[Problem]:
@@ -285,5 +311,5 @@ def prototype_time() -> tuple[float, int]:
 
 def check_organisation(scheme: dict[str, Any], seed: int, cases: int) -> tuple[str, list[str]] | None:
     """What is wrong with a scheme's table, and the shortest list of steps that shows it; None if nothing."""
-    found = _call("check_organisation", json.dumps(scheme), seed, cases)
+    found = _call("check_organisation", _json(scheme), seed, cases)
     return cast("tuple[str, list[str]] | None", found)
