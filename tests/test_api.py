@@ -338,6 +338,8 @@ def test_a_walk_is_explained(flatwalk: Callable[..., Result]) -> None:
     assert here.steps == [step["text"] for step in there["steps"]]
     assert here.physical == int(there["physical"], 16)
     assert repr(here).count("\n") == len(here.steps) - 1
+    nowhere = fw.walk(0x99000, workload="gups:64MiB", instructions=1000)
+    assert any(step.startswith("Nothing was mapped at 0x99000") for step in nowhere.steps)
 
 
 @pytest.mark.parametrize(

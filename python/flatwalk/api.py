@@ -830,9 +830,12 @@ def walk(
         instructions: Run before, so that TLBs and page-walk caches are warm.
         seed: Of all that is random.
 
+    Returns:
+        The walk. If nothing was mapped at the address, a page is mapped there first, and a step says so.
+
     Raises:
         UsageError: If there is not exactly one source, or an argument cannot be what it is.
-        FlatwalkError: If the address is not mapped, or the source cannot be read.
+        FlatwalkError: If the source cannot be read.
     """
     if (workload is None) == (trace is None):
         raise UsageError("a source is needed, and only one", remedy="give a workload or a trace")

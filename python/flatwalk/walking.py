@@ -102,7 +102,7 @@ def explained(
         seed: Of all that is random.
 
     Raises:
-        FlatwalkError: If the address is not mapped, or the source cannot be read.
+        FlatwalkError: If the source cannot be read.
     """
     run_ = {
         "scheme": scheme,
