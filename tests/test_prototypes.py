@@ -11,6 +11,7 @@ import re
 import signal
 import subprocess
 import sys
+from dataclasses import dataclass
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -195,7 +196,71 @@ def test_what_a_table_may_not_do_is_an_error_that_names_the_line(
             file, _, line = str(error.where).rpartition(":")
             assert file == __file__
             assert start <= int(line) < start + len(lines)
+        else:
+            assert error.where == __file__, "its method is to be written there"
         assert f"fix {error.where}" in str(error.remedy)
+
+
+@dataclass(frozen=True)
+class Frozen(LeafMap):
+    entries: int = 512
+
+
+class Thawed(Frozen):
+    def __init__(self) -> None:
+        """Without fields."""
+
+
+@dataclass(frozen=True)
+class FrozenMechanism(fw.Mechanism):
+    pages: int = 1
+
+    def missed(self, miss: fw.Miss) -> None:
+        """Has nothing."""
+
+
+class Misspelt(fw.Mechanism):
+    def mised(self, miss: fw.Miss) -> None:
+        self.counts["missed"] += 1
+
+
+class Inherited(Misspelt):
+    takes_walker = True
+
+    def begin(self) -> None:
+        self.pages: set[int] = set()
+
+
+class Hookless(fw.Mechanism):
+    pass
+
+
+@pytest.mark.parametrize(
+    ("own", "words", "remedy"),
+    [
+        (Frozen(), "Frozen is frozen", "leave out frozen=True"),
+        (FrozenMechanism(), "FrozenMechanism is frozen", "leave out frozen=True"),
+        (Misspelt(), "has no hook", "mised may be meant to be missed; there are missed, before_walk, "),
+        (Inherited(), "has no hook", "mised may be meant to be missed; there are missed, "),
+        (Hookless(), "has no hook", "there are missed, before_walk, after_walk, populated, filled, "),
+    ],
+)
+def test_a_class_that_cannot_work_is_refused_at_once(
+    own: fw.Organisation | fw.Mechanism, words: str, remedy: str
+) -> None:
+    with pytest.raises(fw.UsageError, match=words) as caught:
+        fw.Scheme.of(own)
+    assert caught.value.where == __file__
+    assert str(caught.value.remedy).startswith(remedy)
+    fw.check_organisation(Thawed, cases=1)
+
+
+@pytest.mark.parametrize("number", [float("nan"), float("inf"), -float("inf")])
+def test_a_parameter_is_a_finite_number(number: float) -> None:
+    with pytest.raises(fw.UsageError, match=f"{number} is not a parameter") as caught:
+        fw.Scheme.of(Hashed(number))  # type: ignore[arg-type]
+    assert caught.value.where == "Hashed.buckets"
+    assert caught.value.remedy
 
 
 def test_an_exception_is_the_cause_and_is_found_by_the_check() -> None:
@@ -463,6 +528,9 @@ class Uncopied(fw.Mechanism):
 
     def begin(self) -> None:
         self.pages = (page for page in [])  # type: ignore[var-annotated]
+
+    def after_walk(self, miss: fw.Miss) -> None:
+        """Sees nothing."""
 
 
 class Uncounted(fw.Mechanism):

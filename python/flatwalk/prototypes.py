@@ -9,12 +9,14 @@ from __future__ import annotations
 import ast
 import copy
 import ctypes
+import difflib
 import functools
 import hashlib
 import inspect
 import itertools
 import json
 import linecache
+import math
 import sysconfig
 import time
 from collections import Counter
@@ -34,6 +36,8 @@ if TYPE_CHECKING:
 
 #: The package: frames of its files are not the user's.
 _HERE = Path(__file__).parent
+#: The hooks that a mechanism may have.
+_HOOKS = [name for name, value in vars(Mechanism).items() if inspect.isfunction(value)]
 #: What a mechanism may have of physical memory.
 _PAGE_BYTES, _MOST_MEMORY_BYTES = 4096, 4 << 30
 
@@ -57,7 +61,10 @@ class _Hooks(Generic[Own]):
         """The error of a hook that did what it may not, or of the class as a whole."""
         own = type(self._own)
         code = getattr(inspect.unwrap(getattr(own, hook, own)), "__code__", None)
-        place = f"{code.co_filename}:{code.co_firstlineno}" if code else str(file_of(own))
+        if code is None or _HERE in Path(code.co_filename).parents:  # it is not the user's
+            place = str(file_of(own))
+        else:
+            place = f"{code.co_filename}:{code.co_firstlineno}"
         return self._error(f"{hook} {words}", place)
 
     def _copied(self) -> Own:
@@ -144,8 +151,8 @@ class MechanismHooks(_Hooks[Mechanism]):
 
     def has(self) -> list[str]:
         """The hooks that the class has, and `takes_walker` if its look-ups take one."""
-        hooks = [name for name, value in vars(Mechanism).items() if inspect.isfunction(value)]
-        found = [name for name in hooks if getattr(type(self._own), name) is not getattr(Mechanism, name)]
+        own = type(self._own)
+        found = [name for name in _HOOKS if getattr(own, name) is not getattr(Mechanism, name)]
         return [*found, *(["takes_walker"] if self._own.takes_walker else [])]
 
     def memory_bytes(self) -> int:
@@ -309,9 +316,10 @@ def register(own: Organisation | Mechanism) -> dict[str, Any]:
         The keys of a scheme that name it.
 
     Raises:
-        UsageError: If its parameters or its code cannot be written down.
+        UsageError: If its parameters or its code cannot be written down, or its class cannot work.
     """
     name = type(own).__name__
+    _check_class(type(own))
     parameters = {key: _plain(value, f"{name}.{key}") for key, value in vars(own).items()}
     code = _Known.code(type(own), json.dumps(parameters, sort_keys=True))
     file = Path(file_of(type(own)) or "unknown").name
@@ -323,6 +331,31 @@ def register(own: Organisation | Mechanism) -> dict[str, Any]:
     return keys
 
 
+def _check_class(own: type) -> None:
+    """Passes a class of which the engine can set attributes and has something to call.
+
+    Raises:
+        UsageError: If it is another one.
+    """
+    # A class under a frozen one is frozen in the other's fields alone.
+    if getattr(vars(own).get("__dataclass_params__"), "frozen", False):
+        raise UsageError(
+            f"{own.__name__} is frozen, and the engine sets attributes of it",
+            where=file_of(own),
+            remedy="leave out frozen=True",
+        )
+    hooks = [name for name in _HOOKS if name != "begin"]
+    if issubclass(own, Mechanism) and all(getattr(own, name) is getattr(Mechanism, name) for name in hooks):
+        methods = {name for name, _ in inspect.getmembers(own, inspect.isfunction)}
+        close = ((name, difflib.get_close_matches(name, hooks, n=1)) for name in sorted(methods - {*_HOOKS}))
+        meant = "".join(f"{name} may be meant to be {near[0]}; " for name, near in close if near)
+        raise UsageError(
+            f"{own.__name__} has no hook that the engine calls",
+            where=file_of(own),
+            remedy=f"{meant}there are {', '.join(hooks)}",
+        )
+
+
 def _plain(value: object, where: str) -> object:
     """A value that results can show.
 
@@ -331,11 +364,13 @@ def _plain(value: object, where: str) -> object:
     """
     if isinstance(value, list | tuple):
         return [_plain(one, where) for one in value]
-    if not isinstance(value, bool | int | float | str | None) or value in {float("inf"), -float("inf")}:
+    is_finite = not isinstance(value, float) or math.isfinite(value)
+    if not isinstance(value, bool | int | float | str | None) or not is_finite:
+        what = f"a {type(value).__name__}" if is_finite else str(value)
         raise UsageError(
-            f"a {type(value).__name__} is not a parameter that results can show",
+            f"{what} is not a parameter that results can show",
             where=where,
-            remedy="keep numbers, text or lists of them; make everything else in create or begin",
+            remedy="keep finite numbers, text or lists of them; make everything else in create or begin",
         )
     return value
 
