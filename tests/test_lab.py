@@ -950,6 +950,32 @@ def test_runs_are_compared_in_pairs(stored: Path, flatwalk: Callable[..., Result
     assert "no run is left of --where" in done.err
 
 
+def test_pairs_may_differ_in_several_columns_and_values_have_units(
+    tmp_path: Path, flatwalk: Callable[..., Result]
+) -> None:
+    moved = {"llc.size_bytes": ["8MiB", "16MiB"], "llc.latency_cycles": [40, 60]}
+    ran(sweep_of(zip=[moved]), made(tmp_path))
+
+    def diff(*asked: str) -> Result:
+        return flatwalk("results", "diff", *asked, "--results", tmp_path, "--json")
+
+    one = diff("8MiB", "16MiB", "--by", "llc.size_bytes")
+    assert (one.code, one.out) == (2, "")
+    assert "the nearest differ in llc.latency_cycles (40 and 60)" in one.err
+    assert "--by llc.size_bytes,llc.latency_cycles" in one.err
+    both = diff("8MiB", "16MiB", "--by", "llc.size_bytes,llc.latency_cycles")
+    assert both.code == 0, both.err
+    assert [row["scheme"] for row in json.loads(both.out)] == ["fpt", "radix4"]
+    for first, second, by in (
+        (str(8 << 20), str(16 << 20), "llc.size_bytes, llc.latency_cycles"),
+        ("8M", "16M", "llc.size_bytes,llc.latency_cycles"),
+        ("40", "6e1", "llc.latency_cycles,llc.size_bytes"),
+    ):
+        assert diff(first, second, "--by", by).out == both.out
+    assert "there is no column llc.size" in diff("8MiB", "16MiB", "--by", "llc.size_bytes,llc.size").err
+    assert "no run has llc.size_bytes 9MiB" in diff("8MiB", "9MiB", "--by", "llc.size_bytes").err
+
+
 def test_runs_of_other_lengths_are_no_pair() -> None:
     def runs(*lengths: str | None) -> pa.Table:
         result = json.dumps({"configuration": {"machine": {"frequency_mhz": 1000}}})

@@ -51,24 +51,27 @@ def query(
 @app.command(
     epilog=examples(
         "results diff zen4 golden-cove --by machine",
+        "results diff 8MiB 16MiB --by llc.size_bytes,llc.latency_cycles",
         "results diff 0.1.0 0.2.0 --by version --where \"scheme = 'fpt'\"",
         "results diff old-results new-results",
     )
 )
 def diff(
-    first: Annotated[str, Argument(metavar="A", help="A value of the column, or a directory of results.")],
+    first: Annotated[
+        str, Argument(metavar="A", help="A value of the (first) column, as 8MiB, or a directory of results.")
+    ],
     second: Annotated[str, Argument(metavar="B", help="Another one.")],
     *,
     by: Annotated[
         str | None,
-        Option(metavar="COLUMN", help="What the runs differ in; without it, A and B are directories."),
+        Option(metavar="COLUMN,...", help="What the runs differ in; without it, A and B are directories."),
     ] = None,
     where: Where = None,
     results: ResultsDirectory = RESULTS,
     csv: Annotated[bool, Option("--csv", help="Print CSV.")] = False,
     json: JsonFlag = False,
 ) -> None:
-    """Compare runs in pairs that are alike but for one thing: how much faster B is than A, in time.
+    """Compare runs in pairs that are alike but for some columns: how much faster B is than A, in time.
 
     The 95 % intervals are from the same windows on both sides.
     """

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import os
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
-from flatwalk import drawing, engine, output, units
+from flatwalk import drawing, engine, output, units, variations
 from flatwalk.errors import FlatwalkError, UsageError
 from flatwalk.lab import engines, run, slurm, store
 from flatwalk.lab import query as ask
@@ -18,7 +18,7 @@ from flatwalk.lab.plan import plan
 from flatwalk.lab.sweep import Sweep
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterator, Sequence
     from concurrent.futures import Executor
 
     from flatwalk.answer.intervals import Estimate
@@ -226,33 +226,42 @@ def diff(
 ) -> None:
     """Prints by how much runs of B are faster than those of A.
 
+    Args:
+        place: Directory of the results, with `by`.
+        first: A: a value of the first column of `by`, or without it a directory.
+        second: B.
+        by: Columns that the runs of a pair may differ in, with commas between them.
+        where: Only runs for which this SQL holds.
+        as_csv: Print CSV.
+        as_json: Print JSON.
+
     Raises:
         FlatwalkError: If there are none that can be compared.
     """
-    if by is None:
+    columns = [] if by is None else [name.strip() for name in by.split(",")]
+    if not columns:
         tables = [_runs(Path(name), where) for name in (first, second)]
         but = {"version", "engine"}
     else:
         table = _runs(place, where)
-        if by not in table.column_names:
-            raise UsageError(
-                f"there is no column {by}",
-                where="--by",
-                remedy='`flatwalk results query "describe runs"` shows all',
-            )
-        column = [str(value) for value in table.column(by).to_pylist()]
-        tables = [
-            table.filter(pa.array([value == name for value in column], pa.bool_()))
-            for name in (first, second)
-        ]
+        for name in columns:
+            if name not in table.column_names:
+                raise UsageError(
+                    f"there is no column {name}",
+                    where="--by",
+                    remedy='`flatwalk results query "describe runs"` shows all',
+                )
+        values = table.column(columns[0]).to_pylist()
+        tables = [table.filter(_named(values, columns[0], name)) for name in (first, second)]
         for name, found in zip((first, second), tables, strict=True):
             if not found.num_rows:
-                known = ", ".join(sorted(set(column)))
+                known = ", ".join(sorted(set(map(str, values))))
                 remedy = f"there are {known}" if known else "no run is left of --where: ask for others"
-                raise UsageError(f"no run has {by} {name}", where="A and B", remedy=remedy)
+                raise UsageError(f"no run has {columns[0]} {name}", where="A and B", remedy=remedy)
         # Another version has another engine, and another trace other contents and lengths.
-        but = {by, *{"version": ("engine",), "source": ("source_hash", "lengths")}.get(by, ())}
-    pairs = ask.diff(tables[0], tables[1], but)
+        more = {"version": ("engine",), "source": ("source_hash", "lengths")}
+        but = {*columns, *(other for name in columns for other in more.get(name, ()))}
+    pairs = ask.diff(tables[0], tables[1], but, columns)
     if any(alone := [table.num_rows - len(pairs) for table in tables]):
         output.note(
             f"Without a partner: {units.several(alone[0], 'run')} of {first}, "
@@ -278,6 +287,16 @@ def diff(
         [[*(str(one.same[name]) for name in names), *_speed(one.speed), _change(one.walks)] for one in pairs],
         title=f"{second} against {first}",
     )
+
+
+def _named(values: Sequence[object], column: str, text: str) -> pa.BooleanArray:
+    """Which values of a column a text stands for, read as in a sweep's file: `8MiB` is a size."""
+    wanted: object = text
+    with suppress(ValueError):
+        wanted = float(text)
+    with suppress(UsageError):  # exactly, and with units
+        wanted = variations.read_text(column, text, "A and B")
+    return pa.array([str(value) == text or value == wanted for value in values], pa.bool_())
 
 
 def _change(ratio: float | None) -> str:

@@ -20,7 +20,7 @@ from flatwalk.errors import UsageError
 from flatwalk.lab import store
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable, Iterable, Sequence
     from pathlib import Path
     from typing import TextIO
 
@@ -205,7 +205,11 @@ class Difference:
     walks: float | None
 
 
-def diff(first: pa.Table, second: pa.Table, but: set[str]) -> list[Difference]:
+#: So many runs of either side are looked at for the nearest two.
+_NEAR = 200
+
+
+def diff(first: pa.Table, second: pa.Table, but: set[str], by: Sequence[str] = ()) -> list[Difference]:
     """Runs of two tables that are alike but for some columns, in pairs.
 
     Intervals are from windows at the same places, and are missing where the windows differ.
@@ -214,6 +218,7 @@ def diff(first: pa.Table, second: pa.Table, but: set[str]) -> list[Difference]:
         first: Runs.
         second: Other runs.
         but: Columns in which the runs of a pair may differ.
+        by: Those of them that the user named, if any.
 
     Returns:
         The pairs, in the order of what tells them apart.
@@ -259,10 +264,14 @@ def diff(first: pa.Table, second: pa.Table, but: set[str]) -> list[Difference]:
             pairs.append(((*key, lengths), run, other))
     pairs.sort(key=lambda pair: [(value is not None, value or 0) for value in pair[0]])
     if not pairs:
+        apart = _apart(first.slice(0, _NEAR).to_pylist(), second.slice(0, _NEAR).to_pylist(), identity, but)
+        told = ", ".join(f"{name} ({one} and {other})" for name, (one, other) in apart.items())
+        named = f"name these too, as in --by {','.join([*by, *apart])}" if by and apart else None
         raise UsageError(
-            f"no run of A has a partner in B that is alike but for {', '.join(sorted(but))}",
+            f"no run of A has a partner in B that is alike but for {', '.join(sorted(but))}"
+            + (f"; the nearest differ in {told}" if told else ""),
             where="A and B",
-            remedy="`flatwalk results query` shows what there is",
+            remedy=named or "`flatwalk results query` shows what there is",
         )
     shown = [name for name in identity if len({key[identity.index(name)] for key, *_ in pairs}) > 1]
     return [
@@ -273,6 +282,23 @@ def diff(first: pa.Table, second: pa.Table, but: set[str]) -> list[Difference]:
         )
         for _, run, other in pairs
     ]
+
+
+def _apart(
+    first: list[dict[str, Any]], second: list[dict[str, Any]], identity: Sequence[str], but: set[str]
+) -> dict[str, tuple[Any, Any]]:
+    """The columns in which the nearest runs of two lists differ, with their values."""
+
+    def differ(one: dict[str, Any], other: dict[str, Any]) -> dict[str, tuple[Any, Any]]:
+        values = {name: (one.get(name), other.get(name)) for name in identity if name not in but}
+        # Lengths that are not known may be the same.
+        return {
+            name: pair
+            for name, pair in values.items()
+            if pair[0] != pair[1] and (name != "lengths" or None not in pair)
+        }
+
+    return min(itertools.starmap(differ, itertools.product(first, second)), key=len, default={})
 
 
 def _configured(run: dict[str, Any]) -> results.Run:
