@@ -20,6 +20,7 @@ import pytest
 import flatwalk as fw
 from flatwalk import api, workload
 from tests import fake
+from tests.prototypes.hashed import Hashed
 from tests.prototypes.leaf_map import LeafMap
 from tests.running import PATIENCE_SECONDS, PEAK
 
@@ -225,6 +226,10 @@ def test_numbers_may_be_of_numpy() -> None:
         (lambda _: fw.sweep({"schemes": ["fpt"]}, "r", jobs="2"), "jobs"),  # type: ignore[arg-type]
         (lambda _: fw.check_organisation(LeafMap, cases="3"), "cases"),  # type: ignore[arg-type]
         (lambda _: fw.check_organisation(LeafMap, cases=0), "cases"),
+        (lambda _: fw.check_organisation(Hashed), "organisation"),
+        (lambda _: fw.compare(trace=5), "trace"),  # type: ignore[arg-type]
+        (lambda _: fw.walk(trace=5), "trace"),  # type: ignore[arg-type]
+        (lambda _: fw.compare(workload="gups", simpoints=5), "simpoints"),  # type: ignore[arg-type]
     ],
 )
 def test_what_is_refused_names_the_argument(refused: Callable[[fw.Comparison], object], where: str) -> None:

@@ -226,6 +226,20 @@ def _text_of(name: object, what: str) -> str:
     return name
 
 
+def _path(name: str, value: str | Path | None) -> Path | None:
+    """A path, if one was given.
+
+    Raises:
+        UsageError: If it is something else.
+    """
+    try:
+        return None if value is None else Path(value)
+    except TypeError:
+        raise UsageError(
+            f"{value!r} is not a path", where=name, remedy="give text or a pathlib.Path"
+        ) from None
+
+
 def _words_of(command: Sequence[str]) -> list[str]:
     """A command's words: one text is none, as nobody says where its words end."""
     words = [] if isinstance(command, str) else list(command)
@@ -302,7 +316,14 @@ def check_organisation(
     """
     seed = _seed(seed)
     cases = _whole("cases", cases, 1, _MOST_CASES)
-    own = organisation() if isinstance(organisation, type) else organisation
+    try:
+        own = organisation() if isinstance(organisation, type) else organisation
+    except TypeError as error:
+        raise UsageError(
+            f"{getattr(organisation, '__name__', organisation)} wants parameters: {error}",
+            where="organisation",
+            remedy="give an object of it, with its parameters",
+        ) from error
     name = type(own).__name__
     found = engine.check_organisation(Scheme.of(own, base=base).table, seed, cases)
     if found is not None:
@@ -569,7 +590,7 @@ def compare(
     places = [one if isinstance(one, Machine) else Machine.named(one) for one in where]
     options = configurations.Options(
         workload=None if workload is None else str(workload),
-        trace=None if trace is None else Path(trace),
+        trace=_path("trace", trace),
         command=() if command is None else _words_of(command),
         addresses=addresses,
         instructions_per_access=instructions_per_access,
@@ -586,8 +607,8 @@ def compare(
         windows=windows,
         window=_text(window),
         exhaustive=exhaustive,
-        simpoints=None if simpoints is None else Path(simpoints),
-        weights=None if weights is None else Path(weights),
+        simpoints=_path("simpoints", simpoints),
+        weights=_path("weights", weights),
         error=None if error is None else _share("error", error),
         seed=seed,
         mode=mode,
@@ -841,9 +862,9 @@ def walk(
         raise UsageError("a source is needed, and only one", remedy="give a workload or a trace")
     if address is not None:
         address = _address(address)
-    if trace is not None:
-        output.check_trace(Path(trace), "trace")
-        source: dict[str, Any] = {"trace": str(trace)}
+    if (path := _path("trace", trace)) is not None:
+        output.check_trace(path, "trace")
+        source: dict[str, Any] = {"trace": str(path)}
     else:
         source = {"workload": parse_workload(str(workload), "workload")}
     seed = _seed(seed)
