@@ -132,7 +132,7 @@ impl Touched {
         for (when, first) in found {
             let left = self.uses - (when >> SHARING_SHIFT);
             let part = (uses / (left + 1)).checked_ilog2().unwrap_or(0);
-            let page = first | when % (1 << SHARING_SHIFT);
+            let page = first + when % (1 << SHARING_SHIFT);
             parts[(part as usize).min(PARTS - 1)].push(page << PAGE_SHIFT);
         }
         parts

@@ -318,6 +318,7 @@ impl Cache {
     }
 
     /// All sets.
+    #[cfg(test)]
     pub(crate) fn sets(&self) -> impl Iterator<Item = Set<'_>> {
         let words = self.words[self.first..].chunks_exact(self.ways);
         words.take(self.set_mask as usize + 1).map(Set)
