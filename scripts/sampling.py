@@ -2,7 +2,7 @@
 """How far sampled answers are from exhaustive ones, how sure they say they are, and what they cost.
 
     scripts/sampling.py [--sources A,B,...] [--windows N,M,...] [--seeds N] [--schemes A,B,...]
-        [--warmup N] [--instructions N] [--one-recording] [--default]
+        [--warmup N] [--instructions N] [--one-recording] [--each-seed] [--default]
 
 A source is a program of tests/sampled (all of them unless given), one of `python` and `sort`, which
 scripts/speed.py times too, a built-in workload that has an end, as gups:1GiB, or several workloads that run
@@ -10,16 +10,17 @@ together, as gups:64MiB+random:256MiB. Each is simulated from its
 first to its last instruction, and then, once for each seed and number of windows, with windows. A program
 of tests/sampled is recorded anew each time, as `flatwalk compare -- CMD` records it; the recordings of
 `python` and `sort` are made once, whole, and so are part of no time. With --one-recording those of
-tests/sampled are recorded once, too, so that samples and the exhaustive run are of one execution. With
---instructions both are of a source's first N instructions (as 1G). --default compares what `flatwalk compare`
-does unless told otherwise, eleven schemes at two page sizes, and prints one row for all of their speed-ups.
+tests/sampled are recorded once, too, so that samples and the exhaustive run are of one execution. A seed
+also decides what a workload draws and where frames lie: with --each-seed each sample is held against the
+exhaustive run of its seed, otherwise against that of seed 1. With --instructions both are of a source's
+first N instructions (as 1G). --default compares what `flatwalk compare` does unless told otherwise, eleven
+schemes at two page sizes, and prints one row for all of their speed-ups.
 
 Prints a table in Markdown: of each scheme's speed-up over the first, and of large pages, what the
-exhaustive run gives, the sampled ones' mean distance from it and mean interval, and in how many of them it
-lies; processor time (of this process and all that it started) and instructions. Below it stand the
-intervals that it does not lie in. Several threads or
-processes do not run alike twice, so that for them the exhaustive run is of another execution, unless
-there is one recording.
+exhaustive run gives (with --each-seed on average), the sampled ones' mean distance from it and mean
+interval, and in how many of them it lies; processor time (of this process and all that it started) and
+instructions. Below it stand the intervals that it does not lie in. Several threads or processes do not run
+alike twice, so that for them the exhaustive run is of another execution, unless there is one recording.
 """
 
 from __future__ import annotations
@@ -64,33 +65,39 @@ class Timed:
 class Row:
     """One speed-up: what all sampled runs say of it."""
 
-    exact: float
-    found: list[tuple[float, float, float]] = field(default_factory=list)
+    #: Of each sample the exhaustive value, and what it says itself: a value and its interval.
+    found: list[tuple[float, float, float, float]] = field(default_factory=list)
 
     @property
     def held(self) -> int:
         """Samples whose interval the exhaustive value lies in."""
-        return sum(low <= self.exact <= high for _, low, high in self.found)
+        return sum(low <= exact <= high for exact, _, low, high in self.found)
+
+    @property
+    def exact(self) -> float:
+        """The mean of the exhaustive values."""
+        return mean([exact for exact, *_ in self.found])
 
     @property
     def error(self) -> float:
         """The mean distance from the exhaustive value, as a share of it."""
-        return sum(abs(value / self.exact - 1) for value, _, _ in self.found) / len(self.found)
+        return mean([abs(value / exact - 1) for exact, value, *_ in self.found])
 
     @property
     def half(self) -> float:
         """Half the mean width of the intervals, as a share of the value."""
-        return sum((high - low) / 2 / value for value, low, high in self.found) / len(self.found)
+        return mean([(high - low) / 2 / value for _, value, low, high in self.found])
 
 
 def missed(source: str, scheme: str, row: Row) -> list[str]:
     """What each interval says that the exhaustive value does not lie in; seeds count from 1."""
     lines = []
-    for seed, (value, low, high) in enumerate(row.found, 1):
-        if not low <= row.exact <= high:
-            exact, *one = (f"{100 * (ratio - 1):+.3f}" for ratio in (row.exact, value, low, high))
+    for seed, found in enumerate(row.found, 1):
+        exact, _, low, high = found
+        if not low <= exact <= high:
+            of_all, *one = (f"{100 * (ratio - 1):+.3f}" for ratio in found)
             lines.append(
-                f"- {source}, {scheme}: {exact} % exhaustively, {one[0]} % with seed {seed}, "
+                f"- {source}, {scheme}: {of_all} % exhaustively, {one[0]} % with seed {seed}, "
                 f"{one[1]} to {one[2]} %"
             )
     return lines
@@ -202,8 +209,8 @@ def judged(answer: dict[str, Any]) -> tuple[float, float, int, bool]:
     return represented, measured, programs[0]["windows"], is_known
 
 
-def main() -> None:
-    """Runs everything and prints the tables."""
+def asked() -> argparse.Namespace:
+    """What the command line asks for."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("--seeds", type=int, default=20)
     parser.add_argument("--sources", default=None)
@@ -213,12 +220,18 @@ def main() -> None:
     parser.add_argument("--warmup", default=None, help="instructions before each window [default: compare's]")
     parser.add_argument("--instructions", default=None, help="judge only so many [default: compare's]")
     parser.add_argument("--one-recording", action="store_true", help="sample one recording of each program")
+    parser.add_argument("--each-seed", action="store_true", help="an exhaustive run for each seed")
     parser.add_argument("--default", action="store_true", help="compare's schemes and pages")
-    options = parser.parse_args()
+    return parser.parse_args()
+
+
+def main() -> None:
+    """Runs everything and prints the tables."""
+    options = asked()
     common = [] if options.default else ["--schemes", options.schemes, "--large-pages", options.large_pages]
     common += ["--instructions", options.instructions] if options.instructions else []
     counts = options.windows.split(",") if options.windows else [None]
-    held = asked = 0
+    held = of = 0
     others: list[str] = []
     with tempfile.TemporaryDirectory(prefix="flatwalk-sampling-") as name:
         directory = Path(name)
@@ -229,11 +242,12 @@ def main() -> None:
         for found in sources(options.sources.split(",") if options.sources else [], directory):
             source = recorded(found, directory) if options.one_recording and found.command else found
             whole = compare([*common, "--exhaustive"], source, directory)
+            wholes = {1: whole}
             instructions, _, _, is_known = judged(whole.answer)
             if not is_known and not options.instructions:
                 sys.exit(f"error: {source.name} has no end: give --instructions, as 1G")
             for count in counts:
-                rows = {scheme: Row(value) for scheme, (value, *_) in speed_ups(whole.answer).items()}
+                rows = {scheme: Row() for scheme in speed_ups(whole.answer)}
                 seconds = windows = measured = 0.0
                 for seed in range(1, options.seeds + 1):
                     windowed = ["--windows", count] if count else []
@@ -248,10 +262,16 @@ def main() -> None:
                     seconds += part.seconds / options.seeds
                     windows += number / options.seeds
                     measured += of_windows / options.seeds
+                    its = seed if options.each_seed else 1
+                    if its not in wholes:
+                        wholes[its] = compare(
+                            [*common, "--exhaustive", "--seed", str(its)], source, directory
+                        )
+                    exact = speed_ups(wholes[its].answer)
                     for scheme, speed_up in speed_ups(part.answer).items():
-                        rows[scheme].found.append(speed_up)
+                        rows[scheme].found.append((exact[scheme][0], *speed_up))
                 held += sum(row.held for row in rows.values())
-                asked += sum(len(row.found) for row in rows.values())
+                of += sum(len(row.found) for row in rows.values())
                 others += [line for scheme, row in rows.items() for line in missed(source.name, scheme, row)]
                 lines = {scheme: [row] for scheme, row in rows.items()}
                 if options.default:
@@ -266,7 +286,7 @@ def main() -> None:
                         f"{seconds / whole.seconds:.2f}",
                     ]
                     print(f"| {' | '.join(line)} |", flush=True)
-    print(f"\nThe exhaustive value lies in {held} of {asked} intervals.")
+    print(f"\nThe exhaustive value lies in {held} of {of} intervals.")
     if others:
         print("\nIt does not lie in:\n")
         print("\n".join(others))
