@@ -40,6 +40,23 @@ pub struct Sampling {
     pub places: Places,
 }
 
+impl Sampling {
+    /// Windows begin at multiples of this.
+    fn grain(&self) -> u64 {
+        if self.places == Places::Aligned { self.window } else { 1 }
+    }
+
+    /// Where the first window may begin if so many instructions are left out.
+    fn begin(&self, skip: u64) -> u64 {
+        skip.div_ceil(self.grain()).saturating_mul(self.grain())
+    }
+
+    /// What is warmed of the instructions before `first`, if windows fill what comes from there on.
+    pub(crate) fn warmed_before(&self, first: u64) -> u64 {
+        self.warmup.max(self.filling).min(first)
+    }
+}
+
 /// Where windows are.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
@@ -210,12 +227,10 @@ impl Schedule {
                 Self::spread(sampling, skip, length, info, seed)
             }
         };
-        let is_aligned =
-            matches!(windows, Windows::Listed { .. }) && sampling.places == Places::Aligned;
-        let grain = if is_aligned { sampling.window } else { 1 };
+        let is_listed = matches!(windows, Windows::Listed { .. });
         let mut schedule = Self {
             windows,
-            first_instruction: skip.div_ceil(grain).saturating_mul(grain),
+            first_instruction: if is_listed { sampling.begin(skip) } else { skip },
             sampling,
             total,
             recorded: info.instructions,
@@ -237,7 +252,7 @@ impl Schedule {
         info: &SourceInfo,
         seed: u64,
     ) -> (Windows, Sampling) {
-        let Sampling { windows, window, warmup, .. } = sampling;
+        let Sampling { windows, window, .. } = sampling;
         let end = skip.saturating_add(length);
         if let Places::At(starts) = &sampling.places {
             let mut starts = starts.clone();
@@ -251,18 +266,18 @@ impl Schedule {
             return (Windows::Segments { segment: segment.max(1), first: skip, end }, sampling);
         }
         let is_aligned = sampling.places == Places::Aligned;
-        let (grain, least) = if is_aligned { (window, 1) } else { (1, window) };
-        let begin = skip.div_ceil(grain).saturating_mul(grain);
+        let (grain, begin) = (sampling.grain(), sampling.begin(skip));
         // Counted in multiples of the grain, as `least` is.
-        let all = end.saturating_sub(begin) / grain;
+        let (all, least) = (end.saturating_sub(begin) / grain, window / grain);
         if is_aligned && (1..=windows).contains(&all) {
             let starts = (0..all).map(|number| begin + number * grain);
             return (Windows::Listed { listed: Listed::all(starts, &sampling), end }, sampling);
         }
-        if if is_aligned { all == 0 } else { all / windows <= window } {
+        let is_filled = if is_aligned { all == 0 } else { all / windows <= window };
+        if is_filled {
             // All of it is measured.
             let window = if is_aligned { window } else { length.div_ceil(windows).max(1) };
-            let warmup = warmup.max(sampling.filling).min(begin);
+            let warmup = sampling.warmed_before(begin);
             return (
                 Windows::Adjacent { first: begin, end },
                 Sampling { window, warmup, ..sampling },

@@ -32,6 +32,11 @@ fn mark_of(word: u64) -> u8 {
     ((word & MARK) >> MARK_SHIFT) as u8
 }
 
+/// The word at `way` of one of so many sets that stands for a line that nothing is known of.
+fn unknown(set: u64, way: usize, sets: u64) -> u64 {
+    (NOWHERE + way as u64 * sets + set) << TAG_SHIFT | VALID
+}
+
 /// What a look-up found.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Lookup {
@@ -295,7 +300,7 @@ impl Cache {
             let start = self.first + set as usize * self.ways;
             for (way, word) in self.words[start..start + self.ways].iter_mut().enumerate() {
                 if all.can_tell() && is_full && *word & VALID == 0 {
-                    *word = (NOWHERE + way as u64 * sets + set) << TAG_SHIFT | VALID | OLD;
+                    *word = unknown(set, way, sets) | OLD;
                 }
                 if *word & OLD == 0 {
                     continue;
@@ -337,7 +342,7 @@ impl Cache {
         }
         let unspared = u64::from(policy.unspared_percent());
         for set in (0..(fills * unspared + random.below(100)) / 100).map(|_| random.below(sets)) {
-            let words = self.words_of(set);
+            let words = self.set(Line(set));
             let place = policy.unspared(Set(words));
             if Set(words).is_full() && policy.spares(Set(words), place) {
                 self.take_spared(set, place, policy);
@@ -345,9 +350,9 @@ impl Cache {
         }
     }
 
-    /// So many lines came into a set in evictions that spare what `policy` spares.
+    /// So many lines came into the set of that number in evictions that spare what `policy` spares.
     fn pass_over_set(&mut self, set: u64, fills: u64, policy: &dyn ReplacementPolicy) {
-        let words = self.words_of(set);
+        let words = self.set(Line(set));
         if !Set(words).is_full() {
             return;
         }
@@ -368,19 +373,12 @@ impl Cache {
 
     /// A line that `policy` mostly spares went for one that is not known.
     fn take_spared(&mut self, set: u64, place: usize, policy: &dyn ReplacementPolicy) {
-        let line = NOWHERE + place as u64 * (self.set_mask + 1) + set;
-        let words = self.words_of(set);
+        let unknown = unknown(set, place, self.set_mask + 1);
+        let words = self.set(Line(set));
         let mut others = Others::of(words, policy);
-        let unknown = line << TAG_SHIFT | VALID;
         ways::put_in_front(words, place, unknown);
         others.0.push(unknown);
         others.put_back(words, policy);
-    }
-
-    /// The words of the set of that number.
-    fn words_of(&mut self, set: u64) -> &mut [u64] {
-        let start = self.first + set as usize * self.ways;
-        &mut self.words[start..start + self.ways]
     }
 
     /// The lines that are there; those that nothing is known of left out.

@@ -44,7 +44,7 @@ struct Program<'a> {
 /// The same as one part. What windows that fill it have as a warm-up lies before it.
 fn one_part(limits: &Limits) -> Limits {
     let Limits { skip, warmup, instructions, sampling } = limits;
-    let before = sampling.as_ref().map_or(0, |s| s.warmup.max(s.filling).min(*skip));
+    let before = sampling.as_ref().map_or(0, |sampling| sampling.warmed_before(*skip));
     Limits {
         skip: skip - before,
         warmup: warmup + before,
