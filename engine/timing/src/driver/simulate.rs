@@ -68,6 +68,9 @@ pub fn simulate(
     }
     let mut reader = StretchReader::new(&mut *source, limits, seed, predictors);
     reader.have_cores();
+    if runs.iter().any(Run::wants_uses) {
+        reader.follow_uses();
+    }
     let next = || Ok(reader.next_stretch()?);
     let mut runs = follow_all(runs, next, ALIVE, workers.into(), progress)?;
     let sampled = reader.summary();

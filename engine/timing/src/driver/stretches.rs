@@ -62,8 +62,9 @@ pub(crate) struct StretchReader<'a> {
     rest: Option<Slice>,
     /// Pages in memory, where what is passed over is to be followed …
     touched: Option<Touched>,
-    /// … so many instructions of it up to now …
-    passed: u64,
+    /// … and if some run wants that, which entries of page tables are used in it, in so many instructions up to
+    /// now …
+    passed: Option<u64>,
     /// … and the blocks whose code was.
     executed: Vec<bool>,
     /// What comes next, up to the next slice, is of a gap, and names the pages that were touched in it.
@@ -103,7 +104,7 @@ impl<'a> StretchReader<'a> {
             until: 0,
             rest: None,
             touched: (limits.skip > 0 || limits.sampling.is_some()).then(Touched::default),
-            passed: 0,
+            passed: None,
             executed: Vec::new(),
             gap: Gap::default(),
             ended: None,
@@ -121,6 +122,11 @@ impl<'a> StretchReader<'a> {
     /// how many cores some run has, or each run's figures would depend on the others.
     pub(crate) fn have_cores(&mut self) {
         self.has_cores = true;
+    }
+
+    /// Runs want to know which entries of page tables are used in what is passed over.
+    pub(crate) fn follow_uses(&mut self) {
+        self.passed = Some(0);
     }
 
     /// What was measured of what has been read.
@@ -293,7 +299,7 @@ impl<'a> StretchReader<'a> {
             follow(&slice, &self.blocks, &mut self.executed, touched);
         }
         if self.phase == Phase::Pass {
-            self.passed += n;
+            self.passed = self.passed.map(|passed| passed + n);
             return n;
         }
         if self.phase == Phase::Warm || self.leaves_out {
@@ -337,7 +343,7 @@ impl<'a> StretchReader<'a> {
     fn enter_phase(&mut self, pieces: &mut Vec<Piece>, phase: Phase, until: u64) {
         self.show_touched(pieces);
         self.show_used(pieces);
-        if let Some(touched) = self.touched.as_mut().filter(|_| phase == Phase::Pass) {
+        if let (Phase::Pass, Some(_), Some(touched)) = (phase, self.passed, &mut self.touched) {
             touched.follow_uses();
         }
         (self.phase, self.until, self.counted) = (phase, until, false);
@@ -359,8 +365,8 @@ impl<'a> StretchReader<'a> {
 
     /// Lets runs know which entries of page tables were used in what was passed over.
     fn show_used(&mut self, pieces: &mut Vec<Piece>) {
-        let instructions = std::mem::take(&mut self.passed);
-        let parts = self.touched.as_mut().map(Touched::end_uses).unwrap_or_default();
+        let (Some(passed), Some(touched)) = (&mut self.passed, &mut self.touched) else { return };
+        let (instructions, parts) = (std::mem::take(passed), touched.end_uses());
         if !parts.is_empty() {
             pieces.push(Piece::Used { parts: parts.into(), instructions });
         }

@@ -283,6 +283,7 @@ const HOOKS: Hooks = Hooks {
     populate: false,
     fill: false,
     part_of_walker: false,
+    protect: false,
 };
 
 /// For a process on the machine itself.

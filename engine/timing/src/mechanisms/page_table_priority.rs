@@ -23,7 +23,7 @@ use crate::config::machine::{Isolation, Machine, Multicore};
 use crate::counts::Visitor;
 use crate::memory::line::Set;
 use crate::memory::replacement::{ReplacementPolicy, Turn};
-use crate::mmu::mechanism::{Mechanism, Observation, ResultView, figures};
+use crate::mmu::mechanism::{Hooks, Mechanism, Observation, ResultView, figures};
 
 const NAME: &str = "page_table_priority";
 
@@ -188,6 +188,10 @@ impl Mechanism for Priority {
 
     fn name(&self) -> &'static str {
         NAME
+    }
+
+    fn hooks(&self) -> Hooks {
+        Hooks { protect: true, ..Hooks::default() }
     }
 
     fn next_observation(&self) -> u64 {

@@ -38,6 +38,8 @@ pub struct Hooks {
     pub walk: bool,
     /// [`Mechanism::filled`] and [`Mechanism::evicted`].
     pub fill: bool,
+    /// [`Mechanism::protects_page_tables`] may be true.
+    pub protect: bool,
     /// It is how the machine's walker works: every walk has it, one that a prefetcher wants or that is
     /// made to explain a translation too. It has the hooks of walks, and [`Mechanism::look_up`] is not
     /// called.
@@ -55,6 +57,7 @@ impl Hooks {
             populate: self.populate | other.populate,
             walk: self.walk | other.walk,
             fill: self.fill | other.fill,
+            protect: self.protect | other.protect,
             part_of_walker: self.part_of_walker | other.part_of_walker,
         }
     }

@@ -574,6 +574,11 @@ impl Mmu {
         unreachable!("the fault at {:?} was handled, and it faults again", request.address)
     }
 
+    /// Whether a mechanism may protect page-table lines in the caches.
+    pub fn may_protect_page_tables(&self) -> bool {
+        self.hooks.protect
+    }
+
     /// Whether mechanisms want to know what was touched in parts that are not run.
     pub fn wants_populated(&self) -> bool {
         self.hooks.populate

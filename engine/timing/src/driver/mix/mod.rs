@@ -102,7 +102,7 @@ fn by_windows(
 ) -> Result<Mixed, SimulateError> {
     let infos: Vec<_> = sources.iter().map(|source| source.info().clone()).collect();
     let mut predictors: Vec<_> = infos.iter().map(|_| Predictors::default()).collect();
-    let mut followers = Vec::new();
+    let (mut followers, mut wants_uses) = (Vec::new(), false);
     for configuration in configurations {
         let mut members = Members::new(configuration, &infos, seed)
             .map_err(SimulateError::refused(configuration))?;
@@ -111,6 +111,7 @@ fn by_windows(
         {
             member.run.share_predictions(predictors);
             member.run.sample_from(limits.skip);
+            wants_uses |= member.run.wants_uses();
         }
         followers.push(Windows::new(members));
     }
@@ -119,7 +120,11 @@ fn by_windows(
     let readers = sources.iter_mut().zip(limits).zip(predictors).zip(seeds(seed));
     let readers = readers.map(|(((source, limits), predictors), seed)| {
         let windows = Schedule::new(limits, source.info(), seed).expected_windows();
-        (StretchReader::new(&mut **source, limits, seed, predictors), windows)
+        let mut reader = StretchReader::new(&mut **source, limits, seed, predictors);
+        if wants_uses {
+            reader.follow_uses();
+        }
+        (reader, windows)
     });
     let mut reader = RoundReader::new(readers.collect(), rounds);
     let report = &mut |done| progress(done, total);

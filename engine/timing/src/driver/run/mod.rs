@@ -332,6 +332,11 @@ impl Run {
         self.mmu.mechanisms().any(Mechanism::protects_page_tables)
     }
 
+    /// Whether it wants to know which entries of page tables are used in what is passed over.
+    pub(crate) fn wants_uses(&self) -> bool {
+        self.timed.is_some() && self.mmu.may_protect_page_tables()
+    }
+
     /// The last data address used, if any was.
     pub fn last_address(&self) -> Option<u64> {
         self.last_address
@@ -753,7 +758,7 @@ impl Run {
     }
 
     /// Shows the counts of the measured part of the core that has its turn.
-    pub(super) fn counts(&mut self, visit: &mut Visitor<'_>) {
+    fn counts(&mut self, visit: &mut Visitor<'_>) {
         visit(&mut self.own.counts);
         visit(&mut self.own.switches.count);
         self.mmu.counts(visit);
