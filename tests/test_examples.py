@@ -27,8 +27,8 @@ if TYPE_CHECKING:
 
 #: Options of other programs that documents mention.
 OTHERS = {
-    *("--champsim", "--config", "--default", "--example", "--no-signature", "--release", "--seeds"),
-    *("--one-recording", "--sources", "--trace-mem", "--user", "--vertices", "--zero-commit"),
+    *("--champsim", "--config", "--default", "--each-seed", "--example", "--no-signature", "--release"),
+    *("--one-recording", "--seeds", "--sources", "--trace-mem", "--user", "--vertices", "--zero-commit"),
 }
 #: Documents whose commands are run in small.
 RUN = [
