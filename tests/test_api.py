@@ -273,8 +273,12 @@ def test_objects_are_checked_and_changed() -> None:
         machine.changed({"llc.ways": 7})
     with pytest.raises(fw.UsageError, match="did you mean size_bytes"):
         machine.changed({"llc.size_byte": 1})
+    assert machine.changed({}) == machine
+    assert machine.changed({"memory.cl_ns": "13.5"}).table["memory"]["cl_ns"] == 13.5, "as of --set"
     with pytest.raises(fw.UsageError, match="not a valid scheme"):
         fw.Scheme({"name": "x"})
+    with pytest.raises(fw.UsageError, match="5 is not a table of keys"):
+        fw.Machine(5)  # type: ignore[arg-type]
     assert "llc.size_bytes" in larger._repr_html_()
     assert str(fw.Workload("gups", "8GiB")) == "gups:8GiB"
     assert fw.Workload("gups", 1 << 20).size_bytes == 1 << 20

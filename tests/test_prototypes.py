@@ -255,6 +255,19 @@ def test_a_class_that_cannot_work_is_refused_at_once(
     fw.check_organisation(Thawed, cases=1)
 
 
+@dataclass(slots=True)
+class Slotted(fw.Mechanism):
+    pages: int = 1
+
+    def missed(self, miss: fw.Miss) -> None:
+        """Has nothing."""
+
+
+def test_parameters_in_slots_are_shown() -> None:
+    one, other = (fw.Scheme.of(Slotted(pages)).table for pages in (1, 2))
+    assert [one["python"][0]["parameters"], other["name"]] == [{"pages": 1}, "radix4+Slotted(pages=2)"]
+
+
 @pytest.mark.parametrize("number", [float("nan"), float("inf"), -float("inf")])
 def test_a_parameter_is_a_finite_number(number: float) -> None:
     with pytest.raises(fw.UsageError, match=f"{number} is not a parameter") as caught:

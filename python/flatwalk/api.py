@@ -12,7 +12,7 @@ import html
 import json
 import operator
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -28,7 +28,7 @@ from flatwalk.organisation import Found, Geometry, Memory, Next, Organisation, O
 from flatwalk.workload import parse_workload, text_of
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Iterator, Sequence
 
     import numpy as np
     import pandas as pd
@@ -84,6 +84,11 @@ class _Definition:
         Raises:
             UsageError: With every problem of it.
         """
+        if not isinstance(table, Mapping):
+            raise UsageError(
+                f"{table!r} is not a table of keys",
+                remedy=f"give a dictionary, or take a shipped one: {type(self).__name__}.named(NAME)",
+            )
         own = _plain(dict(table))
         if problems := engine.check(self.kind, own):
             raise UsageError(
@@ -120,12 +125,17 @@ class _Definition:
                 numbered from 1, as in `tlb.l2[1].entries`.
             name: A name of its own; without it the changes in words.
 
+        Returns:
+            Another object; this one, if nothing is to change.
+
         Raises:
             UsageError: If it cannot have one of them.
         """
+        if not changes and name is None:
+            return self
         result = self.table
         read = {
-            key: variations.read_text(key, value, key) if isinstance(value, str) else _plain(value)
+            key: variations.read_value(key, value, key) if isinstance(value, str) else _plain(value)
             for key, value in changes.items()
         }
         for key, value in read.items():

@@ -320,7 +320,7 @@ def register(own: Organisation | Mechanism) -> dict[str, Any]:
     """
     name = type(own).__name__
     _check_class(type(own))
-    parameters = {key: _plain(value, f"{name}.{key}") for key, value in vars(own).items()}
+    parameters = {key: _plain(value, f"{name}.{key}") for key, value in _attributes(own).items()}
     code = _Known.code(type(own), json.dumps(parameters, sort_keys=True))
     file = Path(file_of(type(own)) or "unknown").name
     keys = {"class": name, "file": file, "code": code, "parameters": parameters}
@@ -329,6 +329,14 @@ def register(own: Organisation | Mechanism) -> dict[str, Any]:
     else:
         engine.register_prototype("mechanism", keys, MechanismHooks(copy.deepcopy(own)))
     return keys
+
+
+def _attributes(own: object) -> dict[str, object]:
+    """An object's own attributes: those in slots, as of a dataclass with `slots=True`, and all others."""
+    classes = (vars(one).get("__slots__", ()) for one in reversed(type(own).__mro__))
+    slots = (name for names in classes for name in ([names] if isinstance(names, str) else names))
+    found = {name: getattr(own, name) for name in slots if hasattr(own, name) and name != "__dict__"}
+    return {name: value for name, value in found.items() if name != "__weakref__"} | vars(own)
 
 
 def _check_class(own: type) -> None:

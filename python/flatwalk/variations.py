@@ -67,7 +67,7 @@ def grid(options: Iterable[str]) -> list[Variation]:
                 where=_OPTION,
                 remedy=f"give all its values at once: --set {key}=V1,V2",
             )
-        found = [Setting(key, _value(key, text), text) for text in texts]
+        found = [Setting(key, read_value(key, text, f"{_OPTION} {key}"), text) for text in texts]
         keys[key] = list({repr(setting.value): setting for setting in found}.values())
     return list(itertools.product(*keys.values()))
 
@@ -98,20 +98,16 @@ def _split(text: str) -> list[str]:
     return [part.strip() for part in parts if part.strip()]
 
 
-def _value(key: str, text: str) -> object:
-    """What a text stands for: a TOML value, a number with a unit, or a word."""
-    try:
-        return tomllib.loads(f"value = {text}")["value"]
-    except (ValueError, RecursionError):  # tomllib has its own error for some of what it cannot read
-        return read_text(key, text, f"{_OPTION} {key}")
-
-
-def read_text(key: str, text: str, where: str) -> int | str:
-    """What a text stands for: a number with a unit, or a word.
+def read_value(key: str, text: str, where: str) -> object:
+    """What a text stands for: a TOML value, a number with a unit, or a word.
 
     Raises:
         UsageError: If it begins as a number and is not one.
     """
+    try:
+        return tomllib.loads(f"value = {text}")["value"]
+    except (ValueError, RecursionError):  # tomllib has its own error for some of what it cannot read
+        pass
     is_size = key.endswith("_bytes") or text.endswith("iB")
     read = units.parse_size if is_size else units.parse_count
     try:

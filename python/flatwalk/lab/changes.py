@@ -99,7 +99,7 @@ def combinations(
 
 def setting(key: str, value: object, where: str) -> Setting:
     """A key's value as the engine takes it: text of a size or a count is a number."""
-    found = variations.read_text(key, value, where) if isinstance(value, str) else value
+    found = variations.read_value(key, value, where) if isinstance(value, str) else value
     if isinstance(found, int) and not isinstance(found, bool) and _may_be_broken(key):
         # Else 13 and 13.0 were two runs.
         found = float(found)

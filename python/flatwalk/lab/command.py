@@ -292,10 +292,8 @@ def diff(
 def _named(values: Sequence[object], column: str, text: str) -> pa.BooleanArray:
     """Which values of a column a text stands for, read as in a sweep's file: `8MiB` is a size."""
     wanted: object = text
-    with suppress(ValueError):
-        wanted = float(text)
-    with suppress(UsageError):  # exactly, and with units
-        wanted = variations.read_text(column, text, "A and B")
+    with suppress(UsageError):
+        wanted = variations.read_value(column, text, "A and B")
     return pa.array([str(value) == text or value == wanted for value in values], pa.bool_())
 
 
