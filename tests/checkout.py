@@ -5,7 +5,7 @@ from __future__ import annotations
 import subprocess
 from pathlib import Path
 
-from flatwalk import settings
+from flatwalk.definitions import settings
 
 ROOT = Path(__file__).parents[1]
 

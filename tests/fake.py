@@ -7,8 +7,9 @@ import json
 import random
 from typing import TYPE_CHECKING, Any
 
-from flatwalk import _engine, settings
+from flatwalk import _engine
 from flatwalk.answer.results import Response, Run, Sampling, add_speedups
+from flatwalk.definitions import settings
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

@@ -18,7 +18,8 @@ import numpy as np
 import pytest
 
 import flatwalk as fw
-from flatwalk import api, workload
+from flatwalk import api
+from flatwalk.definitions import workload
 from tests import fake
 from tests.prototypes.hashed import Hashed
 from tests.prototypes.leaf_map import LeafMap

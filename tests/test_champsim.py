@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from scripts import champsim as judge
 
-from flatwalk import champsim, settings
+from flatwalk.definitions import champsim, settings
 from flatwalk.errors import UsageError
 from tests import fake
 

@@ -12,9 +12,10 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from flatwalk import engine, output, processor
+from flatwalk import engine, processor
 from flatwalk.errors import FlatwalkError
 from flatwalk.recorder import find_recorder
+from flatwalk.terminal import output
 from tests import fake
 from tests.terminal import on_terminal
 

@@ -20,7 +20,9 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from typer.testing import CliRunner
 
-from flatwalk import cli, output, settings, units
+from flatwalk import cli, units
+from flatwalk.definitions import settings
+from flatwalk.terminal import output
 from tests.running import PATIENCE_SECONDS, wait_until
 from tests.test_cli import COMMANDS
 from tests.test_foreign import thread

@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 import typer
 
-from flatwalk import engine, settings
+from flatwalk import engine
+from flatwalk.definitions import settings
 from tests import examples
 from tests.test_docs import DOCS, DOCUMENTS, ROOT
 

@@ -9,10 +9,9 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 import pytest
 
-from flatwalk import drawing, figures
 from flatwalk.answer.results import answer
 from flatwalk.errors import UsageError
-from flatwalk.report import charts, render, timeline, tree
+from flatwalk.report import charts, drawing, figures, render, timeline, tree
 from tests import fake
 
 if TYPE_CHECKING:

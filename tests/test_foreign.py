@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from flatwalk.settings import DATA
+from flatwalk.definitions.settings import DATA
 from tests.running import PATIENCE_SECONDS, PEAK, processor_seconds, wait_until
 
 if TYPE_CHECKING:

@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from flatwalk import settings
 from flatwalk.comparison import presenting
+from flatwalk.definitions import settings
 from flatwalk.errors import FlatwalkError, UsageError
 from flatwalk.host import advice, designs, machine, process, results, show
 from flatwalk.host.process import LARGE, Area, Level, Pages, Process

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from flatwalk import engine, settings
+from flatwalk import engine
+from flatwalk.definitions import settings
 from flatwalk.errors import UsageError
 from flatwalk.host import cpuid, model, native
 from flatwalk.host.machine import Files

@@ -18,7 +18,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from flatwalk import settings, variations
+from flatwalk.definitions import settings, variations
 from flatwalk.errors import FlatwalkError, UsageError
 from flatwalk.lab import changes, command, engines, plan, query, run, store
 from flatwalk.lab.sweep import Sweep

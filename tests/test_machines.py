@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from flatwalk import settings, variations
 from flatwalk.answer import across
 from flatwalk.answer.explain import explain
 from flatwalk.answer.results import (
@@ -19,6 +18,7 @@ from flatwalk.answer.results import (
     speedup_ratio,
     time_ratio,
 )
+from flatwalk.definitions import settings, variations
 from flatwalk.errors import UsageError
 from tests import fake
 

@@ -7,9 +7,10 @@ from typing import TYPE_CHECKING, Any, cast
 
 import pytest
 
-from flatwalk import engine, settings
+from flatwalk import engine
 from flatwalk.answer import judged
 from flatwalk.comparison import mix, mixing, weighing
+from flatwalk.definitions import settings
 from flatwalk.errors import UsageError
 from flatwalk.report.mix import render
 from tests import fake

@@ -16,12 +16,12 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from flatwalk import output
 from flatwalk.answer import across, blame
 from flatwalk.answer.results import add_speedups
 from flatwalk.comparison import presenting
 from flatwalk.errors import FlatwalkError, UsageError
-from flatwalk.printable import json_escaped, one_line, printable
+from flatwalk.terminal import output
+from flatwalk.terminal.printable import json_escaped, one_line, printable
 from tests import fake
 from tests.checkout import shipped
 from tests.terminal import on_terminal
@@ -311,7 +311,7 @@ def test_progress_is_said_in_lines_where_there_is_no_terminal(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     now = 100.0
-    monkeypatch.setattr("flatwalk.output.time.monotonic", lambda: now)
+    monkeypatch.setattr("flatwalk.terminal.output.time.monotonic", lambda: now)
     with output.Progress("Simulating") as progress:
         for _ in range(70):
             now += 1.0
@@ -366,7 +366,7 @@ def test_a_program_that_fails_is_said_to(call: Call, end: str, words: str) -> No
 
 
 def test_clocks_that_no_processor_has_are_refused(call: Call, tmp_path: Path) -> None:
-    from flatwalk import settings
+    from flatwalk.definitions import settings
 
     text = (settings.DATA / "machines" / "zen4.toml").read_text()
     for absurd in ("frequency_mhz = 2", "frequency_mhz = 99999"):
@@ -388,7 +388,7 @@ def test_changed_copies_are_shown_with_their_file_names(call: Call, tmp_path: Pa
 
 
 def test_two_schemes_of_one_name_are_refused(call: Call, tmp_path: Path) -> None:
-    from flatwalk import settings
+    from flatwalk.definitions import settings
 
     (tmp_path / "mine.toml").write_text((settings.DATA / "schemes" / "radix4.toml").read_text())
     result = call("compare", "--schemes", "radix4,./mine.toml", "--no-report")

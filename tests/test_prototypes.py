@@ -19,7 +19,7 @@ from typing import Any
 import pytest
 
 import flatwalk as fw
-from flatwalk import prototypes
+from flatwalk.prototypes import adapters
 from tests.prototypes.hashed import Hashed
 from tests.prototypes.leaf_map import LeafMap
 from tests.prototypes.next_page import NextPage
@@ -289,8 +289,8 @@ def test_a_short_time_is_in_milliseconds(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], seconds: float, told: str
 ) -> None:
     times = iter([10.0, 10.0 + seconds])
-    monkeypatch.setattr(prototypes, "time", SimpleNamespace(perf_counter=lambda: next(times)))
-    with prototypes.timed([{"scheme": {"table": {"class": "Own", "code": "0"}}}]):
+    monkeypatch.setattr(adapters, "time", SimpleNamespace(perf_counter=lambda: next(times)))
+    with adapters.timed([{"scheme": {"table": {"class": "Own", "code": "0"}}}]):
         pass
     assert told in " ".join(capsys.readouterr().err.split())
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import pytest
 
 import flatwalk as fw
-from flatwalk import prototypes, scheme_code
+from flatwalk.prototypes import adapters, scheme_code
 from tests.prototypes.leaf_map import LeafMap
 from tests.prototypes.next_page import NextPage
 from tests.prototypes.part_of_memory import PartOfMemory
@@ -300,14 +300,14 @@ def test_modules_next_to_a_class_are_part_of_its_code(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("file", ["/mine.py", "<ipython-input-1-a>"])
 def test_a_class_of_a_folder_without_a_name_can_be_known(file: str) -> None:
-    assert prototypes.imported(Path(file), "import module_of_nobody\n") == {}
+    assert adapters.imported(Path(file), "import module_of_nobody\n") == {}
 
 
 def test_what_is_installed_is_no_part_of_a_class(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "other.py").write_text("K = 1\n")
-    assert prototypes.imported(tmp_path / "mine.py", "import other\n") == {tmp_path / "other.py": "K = 1\n"}
+    assert adapters.imported(tmp_path / "mine.py", "import other\n") == {tmp_path / "other.py": "K = 1\n"}
     monkeypatch.setattr("sysconfig.get_path", lambda _name: str(tmp_path))
-    assert prototypes.imported(tmp_path / "mine.py", "import other\n") == {}
+    assert adapters.imported(tmp_path / "mine.py", "import other\n") == {}
 
 
 def test_a_file_runs_again_when_one_next_to_it_says_something_else(tmp_path: Path) -> None:

@@ -20,7 +20,6 @@ import pytest
 
 from flatwalk import engine
 from flatwalk.errors import UsageError
-from flatwalk.program import resolve
 from flatwalk.recorder import (
     Part,
     RecordError,
@@ -33,6 +32,7 @@ from flatwalk.recorder import (
     tools,
 )
 from flatwalk.recorder.collector import Collector
+from flatwalk.recorder.program import resolve
 from tests.running import descendants
 
 if TYPE_CHECKING:

@@ -11,8 +11,9 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from flatwalk import engine, settings
+from flatwalk import engine
 from flatwalk.answer.results import Response, Run
+from flatwalk.definitions import settings
 from flatwalk.reference import columns, commands, glossary, man, page, parser, shipped, types
 
 if TYPE_CHECKING:

@@ -10,9 +10,9 @@ from typing import cast
 
 import pytest
 
-from flatwalk import glossary, settings, toml
 from flatwalk.answer.results import Response, Run, add_speedups
-from flatwalk.report import charts, render, timeline, tree
+from flatwalk.definitions import settings, toml
+from flatwalk.report import charts, glossary, render, timeline, tree
 from tests import fake
 
 

@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from playwright.sync_api import sync_playwright
 
-from flatwalk import settings, walking
+from flatwalk import walking
+from flatwalk.definitions import settings
 from flatwalk.host import designs, plots, process
 from flatwalk.host.process import Area, Pages, Process
 from flatwalk.report import render, sweep, walk

@@ -11,9 +11,10 @@ from typing import TYPE_CHECKING, Any, cast
 
 import pytest
 
-from flatwalk import cache, engine, output, settings
+from flatwalk import cache, engine
 from flatwalk.answer import intervals, results
 from flatwalk.comparison import lengths, mixing
+from flatwalk.definitions import settings
 from flatwalk.errors import FlatwalkError, UsageError
 from flatwalk.reproduce import (
     agreement,
@@ -30,6 +31,7 @@ from flatwalk.reproduce.claims import SCALES, Claim, Experiment, Value
 from flatwalk.reproduce.experiments import load, load_all
 from flatwalk.reproduce.metrics import AVERAGES, METRICS
 from flatwalk.reproduce.verdicts import Verdict
+from flatwalk.terminal import output
 from flatwalk.vm import bench, build, components
 from tests import fake
 

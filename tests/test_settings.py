@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from flatwalk import settings
+from flatwalk.definitions import settings
 from flatwalk.errors import UsageError
 
 if TYPE_CHECKING:

@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from flatwalk import output
 from flatwalk.cache import directory
 from flatwalk.errors import FlatwalkError
+from flatwalk.terminal import output
 from flatwalk.vm import build, components, sources
 
 if TYPE_CHECKING:

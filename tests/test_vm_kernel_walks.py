@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from flatwalk import settings
+from flatwalk.definitions import settings
 from flatwalk.errors import FlatwalkError
 from flatwalk.vm import charts, kernel_walks, workloads
 from flatwalk.vm.kernel_walks import Row, region

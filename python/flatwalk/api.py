@@ -18,14 +18,17 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self, SupportsIndex, TypedDict, Unpack, cast
 
-from flatwalk import engine, machine_files, output, prototypes, settings, units, variations, walking
+from flatwalk import engine, units, walking
 from flatwalk.answer import explain, results
 from flatwalk.comparison import comparing, configurations, presenting
-from flatwalk.defaults import MACHINE, SEED, WALK_INSTRUCTIONS
+from flatwalk.definitions import machine_files, settings, variations
+from flatwalk.definitions.defaults import MACHINE, SEED, WALK_INSTRUCTIONS
+from flatwalk.definitions.workload import parse_workload, text_of
 from flatwalk.errors import FlatwalkError, UsageError
-from flatwalk.mechanism import Mechanism, Miss, Translation
-from flatwalk.organisation import Found, Geometry, Memory, Next, Organisation, OutOfMemory
-from flatwalk.workload import parse_workload, text_of
+from flatwalk.prototypes import adapters
+from flatwalk.prototypes.mechanism import Mechanism, Miss, Translation
+from flatwalk.prototypes.organisation import Found, Geometry, Memory, Next, Organisation, OutOfMemory
+from flatwalk.terminal import output
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -202,7 +205,7 @@ class Scheme(_Definition):
                 show a parameter, or the code of a class cannot be read.
         """
         start = base if isinstance(base, Scheme) else cls.named(base)
-        return cls(prototypes.scheme(parts, start.table, name))
+        return cls(adapters.scheme(parts, start.table, name))
 
 
 class Machine(_Definition):
@@ -341,7 +344,7 @@ def check_organisation(
         numbered = "".join(f"\n  {number}. {step}" for number, step in enumerate(steps, start=1))
         raise FlatwalkError(
             f"a table of {name} does not do what it is told: {problem}{numbered}",
-            where=prototypes.file_of(type(own)),
+            where=adapters.file_of(type(own)),
             remedy=f"do these steps by hand; {len(steps)} are the fewest that show it (seed {seed})",
         )
 
@@ -468,7 +471,7 @@ class Comparison:
             UsageError: If there is no such chart, format, width or scheme.
             FlatwalkError: If it cannot be written.
         """
-        from flatwalk import drawing  # noqa: PLC0415
+        from flatwalk.report import drawing  # noqa: PLC0415
 
         names = [schemes] if isinstance(schemes, str) else schemes
         runs = self.runs if names is None else drawing.of_schemes(self.runs, names, "schemes")
@@ -477,7 +480,7 @@ class Comparison:
 
     def to_latex(self) -> str:
         """The results in LaTeX: a table for each setting, with the package booktabs."""
-        from flatwalk import drawing  # noqa: PLC0415
+        from flatwalk.report import drawing  # noqa: PLC0415
 
         return drawing.tables(self.runs)
 
@@ -1010,8 +1013,8 @@ class Results:
             UsageError: If there is no such column, format or width, or the SQL is wrong.
             FlatwalkError: If it cannot be written.
         """
-        from flatwalk import drawing  # noqa: PLC0415
         from flatwalk.lab import query  # noqa: PLC0415
+        from flatwalk.report import drawing  # noqa: PLC0415
 
         table = self.to_arrow() if where is None else query.selected(self.to_arrow(), where)
         drawing.plot(table, Path(path), x=x, y=y, by=by, over=over, columns=_columns(columns))

@@ -12,8 +12,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from flatwalk import output, units
+from flatwalk import units
 from flatwalk.errors import FlatwalkError, UsageError
+from flatwalk.terminal import output
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

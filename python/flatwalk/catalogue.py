@@ -5,9 +5,11 @@ from __future__ import annotations
 import itertools
 from typing import TYPE_CHECKING, Any
 
-from flatwalk import engine, output, settings, units
+from flatwalk import engine, units
+from flatwalk.definitions import settings
 from flatwalk.programs import catalogue as programs
 from flatwalk.reference import page
+from flatwalk.terminal import output
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

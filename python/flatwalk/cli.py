@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Annotated, NoReturn
 import typer
 from typer import Option
 
-from flatwalk import standard
 from flatwalk.commands import (
     cache,
     compare,
@@ -27,8 +26,9 @@ from flatwalk.commands import (
     walk,
 )
 from flatwalk.errors import FlatwalkError
-from flatwalk.help import PLAIN, Group, examples
 from flatwalk.host import commands as host
+from flatwalk.terminal import standard
+from flatwalk.terminal.help import PLAIN, Group, examples
 from flatwalk.vm import commands as vm
 
 if TYPE_CHECKING:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Protocol, TypedDict, cast
 
 from flatwalk import processor
 from flatwalk.errors import FlatwalkError
-from flatwalk.printable import one_line
+from flatwalk.terminal.printable import one_line
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from flatwalk.printable import one_line
+from flatwalk.terminal.printable import one_line
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from flatwalk import engine, output, units
+from flatwalk import engine, units
 from flatwalk.errors import UsageError
-from flatwalk.printable import one_line
+from flatwalk.terminal import output
+from flatwalk.terminal.printable import one_line
 
 if TYPE_CHECKING:
     from pathlib import Path

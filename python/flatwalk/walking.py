@@ -5,11 +5,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from flatwalk import engine, machine_files, output, settings, units, variations
+from flatwalk import engine, units
 from flatwalk.answer.results import machine_label
-from flatwalk.defaults import SEED
+from flatwalk.definitions import machine_files, settings, variations
+from flatwalk.definitions.defaults import SEED
+from flatwalk.definitions.workload import DEFAULT_WORKLOAD, parse_workload
 from flatwalk.errors import UsageError
-from flatwalk.workload import DEFAULT_WORKLOAD, parse_workload
+from flatwalk.terminal import output
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

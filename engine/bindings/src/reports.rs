@@ -93,7 +93,9 @@ impl Reports {
         if !inside.is_empty() {
             // If it fails, the thread is left behind.
             let _ = Python::attach(|py| {
-                py.import("flatwalk.prototypes")?.call_method1("interrupt", (inside,)).map(drop)
+                py.import("flatwalk.prototypes.adapters")?
+                    .call_method1("interrupt", (inside,))
+                    .map(drop)
             });
         }
     }

@@ -51,7 +51,7 @@ pub(crate) struct Target {
 
 impl Target {
     /// Creates the file that is to become `path`. A file that has that name already stays until then, and
-    /// hands on its permissions. `flatwalk.output.whole_file` has the same rules.
+    /// hands on its permissions. `flatwalk.terminal.output.whole_file` has the same rules.
     pub(crate) fn create(path: &Path) -> Result<(Self, File), TraceError> {
         let io = |error| TraceError::io(path, error);
         let rejected =

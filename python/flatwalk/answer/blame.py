@@ -16,7 +16,7 @@ from flatwalk.answer.results import (
     place_label,
     speedup_at_least,
 )
-from flatwalk.printable import one_line
+from flatwalk.terminal.printable import one_line
 
 if TYPE_CHECKING:
     from collections.abc import Callable

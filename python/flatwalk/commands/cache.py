@@ -6,7 +6,7 @@ import typer
 from typer import Argument
 
 from flatwalk.commands.options import JsonFlag
-from flatwalk.help import PLAIN, examples
+from flatwalk.terminal.help import PLAIN, examples
 
 app = typer.Typer(
     **PLAIN,

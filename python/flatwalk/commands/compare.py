@@ -16,8 +16,8 @@ from flatwalk.commands.options import (
     complete_names,
     report_path,
 )
-from flatwalk.defaults import MACHINE, SEED
-from flatwalk.help import PLAIN, examples
+from flatwalk.definitions.defaults import MACHINE, SEED
+from flatwalk.terminal.help import PLAIN, examples
 
 app = typer.Typer(**PLAIN)
 

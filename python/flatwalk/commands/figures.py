@@ -7,7 +7,7 @@ import typer
 from typer import Argument, Option
 
 from flatwalk.errors import refuse
-from flatwalk.help import PLAIN, examples
+from flatwalk.terminal.help import PLAIN, examples
 
 app = typer.Typer(**PLAIN)
 
@@ -43,7 +43,7 @@ def figures(
     latex: Annotated[bool, Option("--latex", help="Print the results as a LaTeX table instead.")] = False,
 ) -> None:
     """Draw the report's charts for a paper, or print its table in LaTeX."""
-    from flatwalk import drawing  # noqa: PLC0415
+    from flatwalk.report import drawing  # noqa: PLC0415
 
     if latex:
         given = {"--to": to != Path(), "--only": only is not None, "--format": kind != "pdf"}

@@ -6,7 +6,7 @@ from typing import Annotated
 import typer
 from typer import Argument
 
-from flatwalk.help import PLAIN, examples
+from flatwalk.terminal.help import PLAIN, examples
 
 app = typer.Typer(
     **PLAIN,
@@ -29,6 +29,6 @@ def machine_import(
     ] = None,
 ) -> None:
     """Make a machine of ChampSim's configuration; say what has no counterpart."""
-    from flatwalk import champsim  # noqa: PLC0415
+    from flatwalk.definitions import champsim  # noqa: PLC0415
 
     champsim.import_machine(source, target)

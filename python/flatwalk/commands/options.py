@@ -40,7 +40,7 @@ def complete_names(kind: str) -> Callable[[str], list[str]]:
     """What completes the last of several names of machines or schemes, as a shell asks for it."""
 
     def complete(incomplete: str) -> list[str]:
-        from flatwalk import settings  # noqa: PLC0415
+        from flatwalk.definitions import settings  # noqa: PLC0415
 
         before, comma, last = incomplete.rpartition(",")
         return [f"{before}{comma}{name}" for name in settings.names(kind) if name.startswith(last)]
@@ -81,6 +81,6 @@ def report_path(given: Path | None, *, no_report: bool, usual: Path) -> Path | N
         raise UsageError("--report and --no-report conflict", where="--no-report", remedy="give one of them")
     if no_report or given is not None:
         return None if no_report else given
-    from flatwalk.output import unused  # noqa: PLC0415
+    from flatwalk.terminal.output import unused  # noqa: PLC0415
 
     return unused(usual)

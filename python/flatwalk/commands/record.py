@@ -7,9 +7,9 @@ import typer
 from typer import Option
 
 from flatwalk.commands.options import PROGRAM, Command, ProgramCommand
-from flatwalk.defaults import SEED
+from flatwalk.definitions.defaults import SEED
 from flatwalk.errors import UsageError
-from flatwalk.help import PLAIN, examples
+from flatwalk.terminal.help import PLAIN, examples
 
 app = typer.Typer(**PLAIN)
 
@@ -83,8 +83,8 @@ def record(
     directory next to it. Where there is a program.fwt already, the default is program-2.fwt. Ctrl-C or a
     crash leaves a valid trace up to that point. The exit status is the program's.
     """
-    from flatwalk import recording as work  # noqa: PLC0415
-    from flatwalk.output import unused  # noqa: PLC0415
+    from flatwalk.recorder import recording as work  # noqa: PLC0415
+    from flatwalk.terminal.output import unused  # noqa: PLC0415
 
     trace = unused(Path("program.fwt")) if output is None else output
     if workload is not None:

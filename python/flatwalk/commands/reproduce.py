@@ -8,7 +8,7 @@ from typer import Argument, Option
 
 from flatwalk.commands.options import Jobs, NoReport, report_path
 from flatwalk.errors import refuse
-from flatwalk.help import PLAIN, examples
+from flatwalk.terminal.help import PLAIN, examples
 
 app = typer.Typer(**PLAIN)
 

@@ -10,7 +10,7 @@ from flatwalk.commands.figures import Columns
 from flatwalk.commands.options import JsonFlag
 from flatwalk.commands.sweep import RESULTS, ResultsDirectory
 from flatwalk.errors import refuse
-from flatwalk.help import PLAIN, examples
+from flatwalk.terminal.help import PLAIN, examples
 
 app = typer.Typer(
     **PLAIN,
@@ -118,8 +118,8 @@ def report(
 
     It can be explored in a browser: sorted, filtered, with one figure or some of the schemes.
     """
-    from flatwalk import output  # noqa: PLC0415
     from flatwalk.lab import command  # noqa: PLC0415
+    from flatwalk.terminal import output  # noqa: PLC0415
 
     command.report(results, file or output.unused(Path("flatwalk-results.html")), where)
 

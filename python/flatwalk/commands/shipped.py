@@ -3,7 +3,7 @@
 import typer
 
 from flatwalk.commands.options import JsonFlag
-from flatwalk.help import PLAIN, examples
+from flatwalk.terminal.help import PLAIN, examples
 
 app = typer.Typer(
     **PLAIN,

@@ -6,7 +6,7 @@ from typing import Annotated
 import typer
 from typer import Argument, Option
 
-from flatwalk.help import PLAIN, examples
+from flatwalk.terminal.help import PLAIN, examples
 
 app = typer.Typer(**PLAIN)
 

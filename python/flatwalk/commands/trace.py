@@ -7,7 +7,7 @@ import typer
 from typer import Argument, Option
 
 from flatwalk.commands.options import JsonFlag
-from flatwalk.help import PLAIN, examples
+from flatwalk.terminal.help import PLAIN, examples
 
 app = typer.Typer(
     **PLAIN,

@@ -7,8 +7,8 @@ import typer
 from typer import Argument, Option
 
 from flatwalk.commands.options import JsonFlag, Settings, complete_names
-from flatwalk.defaults import MACHINE, WALK_INSTRUCTIONS
-from flatwalk.help import PLAIN, examples
+from flatwalk.definitions.defaults import MACHINE, WALK_INSTRUCTIONS
+from flatwalk.terminal.help import PLAIN, examples
 
 app = typer.Typer(**PLAIN)
 

@@ -8,7 +8,7 @@ import sys
 from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any
 
-from flatwalk import output, prototypes, temporary, units
+from flatwalk import temporary, units
 from flatwalk.answer import across, blame
 from flatwalk.answer.explain import explain
 from flatwalk.answer.results import add_energy, answer, by_machine, grouped, machine_label, pages_label
@@ -23,9 +23,11 @@ from flatwalk.comparison.presenting import (
     show_machines,
     show_table,
 )
+from flatwalk.definitions.workload import DEFAULT_WORKLOAD, parse_workload
 from flatwalk.errors import UsageError
-from flatwalk.printable import one_line
-from flatwalk.workload import DEFAULT_WORKLOAD, parse_workload
+from flatwalk.prototypes import adapters
+from flatwalk.terminal import output
+from flatwalk.terminal.printable import one_line
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -74,7 +76,7 @@ def respond(options: Options, lengths: Lengths, runs: list[dict[str, Any]]) -> R
         source = _source(options, lengths, stack)
         if options.command:  # nothing else was recorded
             lengths = lengths.whole()
-        with prototypes.timed(runs):
+        with adapters.timed(runs):
             response = sampling.simulate(options, lengths, source, runs)
         cut_short = sampling.cut_off(source)
     add_energy(response["runs"])

@@ -5,10 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from flatwalk import engine, machine_files, output, settings, variations
+from flatwalk import engine
 from flatwalk.comparison.simpoints import paths_of
-from flatwalk.defaults import MACHINE, SEED
+from flatwalk.definitions import machine_files, settings, variations
+from flatwalk.definitions.defaults import MACHINE, SEED
 from flatwalk.errors import UsageError
+from flatwalk.terminal import output
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

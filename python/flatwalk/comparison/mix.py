@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from flatwalk import engine, output, settings, units
+from flatwalk import engine, units
 from flatwalk.answer import intervals
 from flatwalk.answer.judged import bias_of, bias_words, least_sure, longer_warmup, mix_words
 from flatwalk.answer.results import is_bound, machine_label, pages_label
@@ -13,8 +13,10 @@ from flatwalk.comparison.mixing import Mix, halved
 from flatwalk.comparison.presenting import json_written, note_warnings
 from flatwalk.comparison.sampling import ROUNDS, cut_off, note_cut
 from flatwalk.comparison.weighing import Weights, by_pages, weigh, words
+from flatwalk.definitions import settings
+from flatwalk.definitions.workload import parse_workload, resized
 from flatwalk.errors import UsageError
-from flatwalk.workload import parse_workload, resized
+from flatwalk.terminal import output
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -7,8 +7,9 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from flatwalk import output, units
+from flatwalk import units
 from flatwalk.answer.results import lost_to_translation, walks_per_1000, warnings_of
+from flatwalk.terminal import output
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence

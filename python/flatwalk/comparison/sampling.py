@@ -9,14 +9,15 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
-from flatwalk import engine, output, units
+from flatwalk import engine, units
 from flatwalk.answer import judged
 from flatwalk.answer.differences import difference
 from flatwalk.answer.results import add_speedups, by_machine, is_bound
 from flatwalk.comparison import simpoints
 from flatwalk.comparison.lengths import nothing_left, recorded_sample, simulate_all
 from flatwalk.errors import FlatwalkError
-from flatwalk.printable import one_line
+from flatwalk.terminal import output
+from flatwalk.terminal.printable import one_line
 
 if TYPE_CHECKING:
     from flatwalk.answer.results import Response, Run, Sampling

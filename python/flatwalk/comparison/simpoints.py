@@ -11,9 +11,9 @@ import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from flatwalk import output
 from flatwalk.answer.results import WEIGHT_TOLERANCE
 from flatwalk.errors import UsageError
+from flatwalk.terminal import output
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

@@ -6,9 +6,10 @@ import re
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from flatwalk import output, temporary, units
+from flatwalk import temporary, units
 from flatwalk.errors import UsageError
 from flatwalk.host import benches, machine, measure, results, show, stats, wording
+from flatwalk.terminal import output
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 import typer
 from typer import Argument, Option
 
-from flatwalk.defaults import MACHINE
+from flatwalk.definitions.defaults import MACHINE
 from flatwalk.errors import UsageError, refuse
-from flatwalk.help import PLAIN, examples
+from flatwalk.terminal.help import PLAIN, examples
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -90,8 +90,8 @@ def _run(
     as_json: bool,
     histogram: bool = False,
 ) -> None:
-    from flatwalk import output  # noqa: PLC0415
     from flatwalk.host import bpf, measure, results, show  # noqa: PLC0415
+    from flatwalk.terminal import output  # noqa: PLC0415
 
     with output.Progress(f"Measuring {bench.name}") as progress:
         result = measure.run(bench, plan, host, progress)
@@ -121,8 +121,8 @@ def _prepared(
 
     Unless the bench has `threads`, it runs on one processor.
     """
-    from flatwalk import output  # noqa: PLC0415
     from flatwalk.host import machine, measure, native  # noqa: PLC0415
+    from flatwalk.terminal import output  # noqa: PLC0415
 
     if save is not None:
         output.check_writable(save, "--save")
@@ -398,8 +398,8 @@ def machine_file(
     What the processor and the kernel do not say is taken from the nearest shipped machine. The reach of the
     TLBs is checked against the event counters where they may be used. `--machine host` uses it as it is.
     """
-    from flatwalk import output  # noqa: PLC0415
     from flatwalk.host import model  # noqa: PLC0415
+    from flatwalk.terminal import output  # noqa: PLC0415
 
     if out is not None:
         output.check_writable(out, "--output")

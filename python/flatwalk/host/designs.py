@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from flatwalk import engine, machine_files, output, settings, units
+from flatwalk import engine, units
 from flatwalk.answer.results import add_speedups
+from flatwalk.definitions import machine_files, settings
 from flatwalk.errors import UsageError
+from flatwalk.terminal import output
 
 if TYPE_CHECKING:
     from flatwalk.answer.results import Run

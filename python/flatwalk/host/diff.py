@@ -6,10 +6,10 @@ import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from flatwalk import output
 from flatwalk.comparison import presenting
 from flatwalk.errors import UsageError
 from flatwalk.host import machine, results, show, stats, wording
+from flatwalk.terminal import output
 
 if TYPE_CHECKING:
     from flatwalk.host.results import Result

@@ -5,10 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from flatwalk import engine, output, units
+from flatwalk import engine, units
 from flatwalk.answer.results import is_bound
 from flatwalk.comparison.presenting import say_left_out, show_some, show_table
 from flatwalk.host import designs, machine, process
+from flatwalk.terminal import output
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -9,7 +9,8 @@ import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from flatwalk import engine, settings, toml, units, variations
+from flatwalk import engine, units
+from flatwalk.definitions import settings, toml, variations
 from flatwalk.errors import FlatwalkError, UsageError
 from flatwalk.host import cpuid, native
 from flatwalk.host.machine import GOLDEN_COVE, Files, choose_cpus, describe, events, read

@@ -5,8 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from flatwalk import templates, units
+from flatwalk import units
 from flatwalk.host import results, stats, wording
+from flatwalk.report import templates
 
 if TYPE_CHECKING:
     from flatwalk.host.process import Area, Level, Process

@@ -7,7 +7,7 @@ import sys
 from typing import TYPE_CHECKING, Any
 
 from flatwalk.errors import FlatwalkError, UsageError
-from flatwalk.output import as_json, write_whole
+from flatwalk.terminal.output import as_json, write_whole
 
 if TYPE_CHECKING:
     from pathlib import Path

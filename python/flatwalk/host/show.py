@@ -7,8 +7,9 @@ import math
 import re
 from typing import TYPE_CHECKING
 
-from flatwalk import output, units
+from flatwalk import units
 from flatwalk.host import bpf, results, stats, wording
+from flatwalk.terminal import output
 
 if TYPE_CHECKING:
     from flatwalk.host.results import Result

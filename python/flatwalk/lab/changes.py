@@ -10,14 +10,15 @@ import operator
 import re
 from typing import TYPE_CHECKING, Any
 
-from flatwalk import engine, variations
+from flatwalk import engine
+from flatwalk.definitions import variations
+from flatwalk.definitions.variations import Setting
 from flatwalk.errors import UsageError
-from flatwalk.variations import Setting
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
 
-    from flatwalk.variations import Variation
+    from flatwalk.definitions.variations import Variation
 
 
 _KEY = re.compile(r"[a-z]\w*(\[\d+\])?(\.\w+(\[\d+\])?)*", re.ASCII)

@@ -10,12 +10,15 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
-from flatwalk import drawing, engine, output, units, variations
+from flatwalk import engine, units
+from flatwalk.definitions import variations
 from flatwalk.errors import FlatwalkError, UsageError
 from flatwalk.lab import engines, run, slurm, store
 from flatwalk.lab import query as ask
 from flatwalk.lab.plan import plan
 from flatwalk.lab.sweep import Sweep
+from flatwalk.report import drawing
+from flatwalk.terminal import output
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence

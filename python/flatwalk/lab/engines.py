@@ -19,8 +19,9 @@ from dataclasses import dataclass
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, cast
 
-from flatwalk import cache, engine, settings
+from flatwalk import cache, engine
 from flatwalk.comparison.lengths import simulate_all
+from flatwalk.definitions import settings
 from flatwalk.errors import FlatwalkError, UsageError
 
 if TYPE_CHECKING:

@@ -8,16 +8,19 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from flatwalk import cache, engine, machine_files, output, scheme_code, settings, variations
+from flatwalk import cache, engine
+from flatwalk.definitions import machine_files, settings, variations
+from flatwalk.definitions.workload import parse_workload, text_of
 from flatwalk.errors import UsageError
 from flatwalk.lab import changes
-from flatwalk.workload import parse_workload, text_of
+from flatwalk.prototypes import scheme_code
+from flatwalk.terminal import output
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
+    from flatwalk.definitions.variations import Variation
     from flatwalk.lab.sweep import Sweep
-    from flatwalk.variations import Variation
 
 #: More runs than this are a mistake.
 MOST_RUNS = 1_000_000

@@ -14,10 +14,10 @@ from typing import TYPE_CHECKING, Any, cast
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from flatwalk import output
 from flatwalk.answer import results
 from flatwalk.errors import UsageError
 from flatwalk.lab import store
+from flatwalk.terminal import output
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence

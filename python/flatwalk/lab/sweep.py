@@ -6,9 +6,10 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from flatwalk import engine, settings, units
+from flatwalk import engine, units
 from flatwalk.comparison.lengths import Lengths
-from flatwalk.defaults import MACHINE, SEED
+from flatwalk.definitions import settings
+from flatwalk.definitions.defaults import MACHINE, SEED
 from flatwalk.errors import UsageError
 
 if TYPE_CHECKING:

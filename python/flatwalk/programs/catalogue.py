@@ -7,7 +7,8 @@ import tomllib
 from dataclasses import dataclass
 from pathlib import Path
 
-from flatwalk import settings, units
+from flatwalk import units
+from flatwalk.definitions import settings
 from flatwalk.errors import UsageError
 
 PROGRAMS = settings.DATA / "programs"

@@ -7,8 +7,8 @@ import shutil
 import subprocess
 from typing import TYPE_CHECKING
 
-from flatwalk import output
 from flatwalk.errors import FlatwalkError
+from flatwalk.terminal import output
 
 if TYPE_CHECKING:
     from flatwalk.programs.catalogue import Program

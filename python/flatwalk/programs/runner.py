@@ -9,12 +9,13 @@ import threading
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from flatwalk import output, temporary, units
+from flatwalk import temporary, units
 from flatwalk.errors import FlatwalkError, UsageError
 from flatwalk.programs import catalogue, install
 from flatwalk.programs.attend import Attendance, build_region
 from flatwalk.programs.drivers import DRIVERS
 from flatwalk.recorder import Part, RecordResult, Surroundings, check_output, record
+from flatwalk.terminal import output
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 from flatwalk import units
 from flatwalk.errors import FlatwalkError
-from flatwalk.printable import one_line
 from flatwalk.recorder.result import ProcessTrace, RecordError
+from flatwalk.terminal.printable import one_line
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -8,10 +8,10 @@ import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from flatwalk import output as terminal
 from flatwalk import units
-from flatwalk.defaults import SEED
+from flatwalk.definitions.defaults import SEED
 from flatwalk.errors import UsageError
+from flatwalk.terminal import output as terminal
 
 if TYPE_CHECKING:
     from collections.abc import Callable

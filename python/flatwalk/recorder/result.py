@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from flatwalk import units
 from flatwalk.errors import FlatwalkError
-from flatwalk.printable import one_line
+from flatwalk.terminal.printable import one_line
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -15,16 +15,16 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
-from flatwalk import output as terminal
 from flatwalk import temporary
 from flatwalk.errors import UsageError
-from flatwalk.program import resolve
 from flatwalk.recorder import place
 from flatwalk.recorder.collector import Collector, identity
+from flatwalk.recorder.program import resolve
 from flatwalk.recorder.reports import Reports
 from flatwalk.recorder.request import LONGEST_BLOCK, Part, Sample, Surroundings, stopped_by
 from flatwalk.recorder.result import RecordError, RecordResult
 from flatwalk.recorder.tools import find_qemu, find_recorder, plugin_options
+from flatwalk.terminal import output as terminal
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping

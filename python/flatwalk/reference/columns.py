@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pyarrow as pa
 
-from flatwalk import output
 from flatwalk.lab import store
+from flatwalk.terminal import output
 
 PATH = Path(__file__).parents[3] / "docs" / "lab.md"
 

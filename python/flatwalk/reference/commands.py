@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from flatwalk import output
 from flatwalk.reference import parser
+from flatwalk.terminal import output
 
 PATH = Path(__file__).parents[3] / "docs" / "commands.md"
 

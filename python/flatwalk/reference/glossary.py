@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from flatwalk import glossary
+from flatwalk.report import glossary
 
 PATH = Path(__file__).parents[3] / "docs" / "glossary.md"
 

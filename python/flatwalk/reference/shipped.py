@@ -5,7 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from flatwalk import catalogue, output, settings, units
+from flatwalk import catalogue, units
+from flatwalk.definitions import settings
+from flatwalk.terminal import output
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence

@@ -6,7 +6,6 @@ import json
 from collections import Counter
 from typing import TYPE_CHECKING, Any
 
-from flatwalk import templates, toml
 from flatwalk.answer import across, blame
 from flatwalk.answer.explain import explain
 from flatwalk.answer.results import (
@@ -18,7 +17,8 @@ from flatwalk.answer.results import (
     warnings_of,
 )
 from flatwalk.comparison import presenting
-from flatwalk.report import charts, timeline, tree
+from flatwalk.definitions import toml
+from flatwalk.report import charts, templates, timeline, tree
 
 if TYPE_CHECKING:
     from flatwalk.answer.results import Response, Run

@@ -6,12 +6,11 @@ from dataclasses import replace
 from pathlib import PurePosixPath
 from typing import TYPE_CHECKING, Any
 
-from flatwalk import templates
 from flatwalk.answer.blame import short
 from flatwalk.answer.judged import bias_words, mix_words
 from flatwalk.answer.results import is_bound, pages_label, warnings_of
 from flatwalk.comparison.weighing import Weights, by_pages, words
-from flatwalk.report import charts, configurations
+from flatwalk.report import charts, configurations, templates
 
 if TYPE_CHECKING:
     from flatwalk.answer.results import Run

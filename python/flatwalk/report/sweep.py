@@ -7,9 +7,10 @@ import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from flatwalk import templates, units
+from flatwalk import units
 from flatwalk.answer.results import grouped_by
 from flatwalk.lab import points, store
+from flatwalk.report import templates
 from flatwalk.report.charts import COLOURS, Tick, spaced, steps
 
 if TYPE_CHECKING:

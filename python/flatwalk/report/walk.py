@@ -5,8 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from flatwalk import templates, toml
-from flatwalk.printable import printable
+from flatwalk.definitions import toml
+from flatwalk.report import templates
+from flatwalk.terminal.printable import printable
 
 #: What a step is, by its kind.
 _KINDS = {"fault": "page fault", "tlb": "TLB", "pwc": "page-walk cache", "entry": "entry"}

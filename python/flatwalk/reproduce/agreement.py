@@ -6,9 +6,9 @@ import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from flatwalk import output
 from flatwalk.reproduce import show
 from flatwalk.reproduce.metrics import METRICS
+from flatwalk.terminal import output
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

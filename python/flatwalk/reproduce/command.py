@@ -7,11 +7,12 @@ import os
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from flatwalk import cache, engine, output, units
+from flatwalk import cache, engine, units
 from flatwalk.errors import UsageError, refuse
 from flatwalk.reproduce import agreement, figures, planning, runs, sensitivity, show, verdicts
 from flatwalk.reproduce.claims import PAPERS, SCALES, Experiment
 from flatwalk.reproduce.experiments import load_all
+from flatwalk.terminal import output
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Mapping, Sequence

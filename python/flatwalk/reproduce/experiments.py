@@ -8,7 +8,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from flatwalk import settings, units
+from flatwalk import units
+from flatwalk.definitions import settings
 from flatwalk.errors import UsageError
 from flatwalk.reproduce import explanations
 from flatwalk.reproduce.claims import (

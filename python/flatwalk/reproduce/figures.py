@@ -6,7 +6,7 @@ import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from flatwalk import templates
+from flatwalk.report import templates
 from flatwalk.report.charts import Chart, Panel, Row, Segment, Tick, spaced, steps
 from flatwalk.reproduce import show
 from flatwalk.reproduce.claims import PAPERS

@@ -12,12 +12,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from flatwalk import cache, engine, settings, units, variations
+from flatwalk import cache, engine, units
 from flatwalk.comparison import lengths, mix, mixing, weighing
+from flatwalk.definitions import settings, variations
+from flatwalk.definitions.workload import parse_workload
 from flatwalk.errors import FlatwalkError, UsageError
 from flatwalk.reproduce import printed
 from flatwalk.vm import bench, build, components
-from flatwalk.workload import parse_workload
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping

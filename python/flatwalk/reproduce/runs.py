@@ -12,9 +12,9 @@ from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, cast
 
-from flatwalk import settings
 from flatwalk.comparison import mixing, weighing
 from flatwalk.comparison.lengths import simulate_all, simulated
+from flatwalk.definitions import settings
 from flatwalk.reproduce import printed, spread
 from flatwalk.reproduce.planning import CROWD, PRINTED, TODAY
 from flatwalk.vm import bench

@@ -10,7 +10,8 @@ import textwrap
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from flatwalk import units, variations, workload
+from flatwalk import units
+from flatwalk.definitions import variations, workload
 from flatwalk.errors import UsageError
 from flatwalk.reproduce.claims import PAPERS
 from flatwalk.reproduce.verdicts import Verdict

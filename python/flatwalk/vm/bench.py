@@ -8,8 +8,9 @@ import shlex
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from flatwalk import cache, output
+from flatwalk import cache
 from flatwalk.errors import FlatwalkError
+from flatwalk.terminal import output
 from flatwalk.vm import compiled, components, counting
 from flatwalk.vm import run as guest
 from flatwalk.vm.counting import CAUSES

@@ -12,8 +12,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from flatwalk import cache, output
+from flatwalk import cache
 from flatwalk.errors import FlatwalkError, UsageError
+from flatwalk.terminal import output
 from flatwalk.vm import components, sources
 from flatwalk.vm.steps import Steps
 

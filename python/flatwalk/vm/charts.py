@@ -6,11 +6,12 @@ import dataclasses
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeVar
 
-from flatwalk import output, templates, units
+from flatwalk import units
 from flatwalk.errors import FlatwalkError
 from flatwalk.host import results
-from flatwalk.report import charts
+from flatwalk.report import charts, templates
 from flatwalk.report.charts import Chart, Panel, Tick
+from flatwalk.terminal import output
 from flatwalk.vm import bench, hosted
 from flatwalk.vm.counting import CAUSES
 

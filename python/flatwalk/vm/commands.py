@@ -12,7 +12,7 @@ import typer
 from typer import Argument, Option
 
 from flatwalk.errors import UsageError, refuse
-from flatwalk.help import PLAIN, examples
+from flatwalk.terminal.help import PLAIN, examples
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -206,7 +206,7 @@ def run(
     Its input, its output and its exit status are ours. With --nested it sees nothing but the libraries that
     it is linked with, and has no input.
     """
-    from flatwalk import output  # noqa: PLC0415
+    from flatwalk.terminal import output  # noqa: PLC0415
     from flatwalk.vm import live  # noqa: PLC0415
     from flatwalk.vm import run as work  # noqa: PLC0415
     from flatwalk.vm.machine import Machine  # noqa: PLC0415
@@ -273,7 +273,7 @@ def run(
 @contextmanager
 def _kept(log: Path | None) -> Iterator[None]:
     """Keeps what the kernel of a guest logged that ended early."""
-    from flatwalk import output  # noqa: PLC0415
+    from flatwalk.terminal import output  # noqa: PLC0415
     from flatwalk.vm import run as work  # noqa: PLC0415
 
     try:
@@ -295,8 +295,8 @@ def _nested(
     source: Path | None,
 ) -> int:
     """Runs a command in a guest of a guest and reports its walks; the command's exit status."""
-    from flatwalk import output  # noqa: PLC0415
     from flatwalk.comparison.presenting import write_json  # noqa: PLC0415
+    from flatwalk.terminal import output  # noqa: PLC0415
     from flatwalk.vm import nested  # noqa: PLC0415
 
     inner = nested.Guest(machine.mode, nested.mebibytes(machine.memory), machine.parameters)
@@ -600,7 +600,8 @@ def bench(
     programs', and of the kernel's addresses, and what the latter would read with a level less. --unchecked
     counts the first, or --programs, on a kernel without checks.
     """
-    from flatwalk import engine, output  # noqa: PLC0415
+    from flatwalk import engine  # noqa: PLC0415
+    from flatwalk.terminal import output  # noqa: PLC0415
     from flatwalk.vm import charts, document, measuring  # noqa: PLC0415
 
     options = measuring.Options(

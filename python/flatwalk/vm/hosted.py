@@ -9,10 +9,10 @@ from collections import Counter
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from flatwalk import output
 from flatwalk.errors import FlatwalkError, UsageError
 from flatwalk.host import native, results
 from flatwalk.host.benches import WARMUP
+from flatwalk.terminal import output
 from flatwalk.vm import counting, inside
 from flatwalk.vm.counting import CAUSES
 from flatwalk.vm.machine import Machine

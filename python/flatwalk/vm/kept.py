@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from flatwalk import output
 from flatwalk.errors import UsageError
+from flatwalk.terminal import output
 
 if TYPE_CHECKING:
     from pathlib import Path

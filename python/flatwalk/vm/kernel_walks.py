@@ -6,8 +6,10 @@ import dataclasses
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from flatwalk import output, settings, units
+from flatwalk import units
+from flatwalk.definitions import settings
 from flatwalk.errors import FlatwalkError
+from flatwalk.terminal import output
 from flatwalk.vm import bench, counting, workloads
 
 if TYPE_CHECKING:

@@ -6,8 +6,8 @@ import dataclasses
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from flatwalk import output
 from flatwalk.errors import UsageError
+from flatwalk.terminal import output
 from flatwalk.vm import bench, charts, hosted, kept, kernel_walks, nested_bench, timed, workloads
 from flatwalk.vm.machine import HOST_MODES, check_levels, parse_modes
 

@@ -6,8 +6,8 @@ import io
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from flatwalk import output
 from flatwalk.errors import FlatwalkError
+from flatwalk.terminal import output
 from flatwalk.vm import compiled, counting, nested
 
 if TYPE_CHECKING:

@@ -8,8 +8,8 @@ import shutil
 import subprocess
 from typing import TYPE_CHECKING
 
-from flatwalk import output
 from flatwalk.errors import FlatwalkError
+from flatwalk.terminal import output
 from flatwalk.vm import processes
 
 if TYPE_CHECKING:

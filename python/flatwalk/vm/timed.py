@@ -10,9 +10,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from flatwalk import cache, engine, output, settings, temporary
+from flatwalk import cache, engine, temporary
+from flatwalk.definitions import settings
 from flatwalk.errors import FlatwalkError
 from flatwalk.recorder import KernelWork, Part, find_recorder
+from flatwalk.terminal import output
 from flatwalk.vm import compiled, components, counting, live, workloads
 from flatwalk.vm import run as guest
 

@@ -9,11 +9,12 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from flatwalk import cache, output, temporary, units
+from flatwalk import cache, temporary, units
 from flatwalk.errors import UsageError
 from flatwalk.programs import attend, catalogue, drivers, install
 from flatwalk.programs.attend import build_region
 from flatwalk.programs.drivers import DRIVERS
+from flatwalk.terminal import output
 from flatwalk.vm import compiled, counting, inside
 from flatwalk.vm.bench import Row
 from flatwalk.vm.machine import Machine

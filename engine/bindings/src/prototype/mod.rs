@@ -1,6 +1,6 @@
 //! Prototypes: page tables and mechanisms whose hooks are methods of Python objects.
 //!
-//! The objects are adapters of `flatwalk.prototypes`, which call the user's. What these give is input from
+//! The objects are adapters of `flatwalk.prototypes.adapters`, which call the user's. What these give is input from
 //! outside: each answer is checked here before the engine sees it.
 
 pub mod mechanism;

@@ -10,10 +10,11 @@ import socket
 from abc import ABC, abstractmethod
 from typing import IO, TYPE_CHECKING
 
-from flatwalk import output, units
+from flatwalk import units
 from flatwalk.errors import FlatwalkError
 from flatwalk.programs.attend import Attendance, Launch
 from flatwalk.programs.drivers.common import SEED
+from flatwalk.terminal import output
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -9,10 +9,10 @@ import signal
 import subprocess
 from typing import TYPE_CHECKING
 
-from flatwalk import output
 from flatwalk.errors import FlatwalkError
 from flatwalk.programs.attend import Attendance, Launch
 from flatwalk.programs.drivers.common import SEED
+from flatwalk.terminal import output
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

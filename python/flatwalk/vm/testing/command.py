@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from flatwalk import output
 from flatwalk.errors import UsageError
+from flatwalk.terminal import output
 from flatwalk.vm import build, components, document
 from flatwalk.vm.machine import HOST_MODES, parse_modes
 from flatwalk.vm.testing import cases, mutants, report, running, soak

@@ -7,8 +7,8 @@ import tomllib
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from flatwalk import output
 from flatwalk.errors import FlatwalkError, UsageError
+from flatwalk.terminal import output
 from flatwalk.vm import components
 from flatwalk.vm.testing import cases
 from flatwalk.vm.testing.cases import Case

@@ -7,8 +7,9 @@ import datetime
 import json
 from typing import TYPE_CHECKING, Any
 
-from flatwalk import cache, output
+from flatwalk import cache
 from flatwalk.errors import UsageError
+from flatwalk.terminal import output
 from flatwalk.vm import build, compiled, components
 from flatwalk.vm.machine import Machine
 from flatwalk.vm.testing.cases import Case

@@ -8,7 +8,7 @@ import sys
 from typing import TYPE_CHECKING, TextIO, cast
 
 from flatwalk.errors import FlatwalkError
-from flatwalk.printable import printable
+from flatwalk.terminal.printable import printable
 
 if TYPE_CHECKING:
     from _typeshed import ReadableBuffer

@@ -5,7 +5,8 @@ from __future__ import annotations
 import base64
 import hashlib
 
-from flatwalk import glossary, units
+from flatwalk import units
+from flatwalk.report import glossary
 
 
 def fill(room: str, template: str, **values: object) -> str:

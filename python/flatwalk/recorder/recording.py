@@ -7,9 +7,10 @@ import signal
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from flatwalk import output, units
+from flatwalk import units
 from flatwalk.errors import UsageError
 from flatwalk.recorder import Sample, record
+from flatwalk.terminal import output
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -15,9 +15,11 @@ import re
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from flatwalk import engine, output, settings, toml
+from flatwalk import engine
+from flatwalk.definitions import settings, toml
 from flatwalk.errors import UsageError
-from flatwalk.printable import one_line
+from flatwalk.terminal import output
+from flatwalk.terminal.printable import one_line
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -24,10 +24,11 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, Self, TypeVar
 
-from flatwalk import engine, output, units
+from flatwalk import engine, units
 from flatwalk.errors import FlatwalkError, UsageError
-from flatwalk.mechanism import Mechanism, Miss, Translation
-from flatwalk.organisation import Found, Geometry, Memory, Next, Organisation, OutOfMemory
+from flatwalk.prototypes.mechanism import Mechanism, Miss, Translation
+from flatwalk.prototypes.organisation import Found, Geometry, Memory, Next, Organisation, OutOfMemory
+from flatwalk.terminal import output
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -35,7 +36,7 @@ if TYPE_CHECKING:
     from flatwalk.engine import Given
 
 #: The package: frames of its files are not the user's.
-_HERE = Path(__file__).parent
+_HERE = Path(__file__).parents[1]
 #: The hooks that a mechanism may have.
 _HOOKS = [name for name, value in vars(Mechanism).items() if inspect.isfunction(value)]
 #: What a mechanism may have of physical memory.

@@ -5,13 +5,13 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from flatwalk import figures as draw
-from flatwalk import output
 from flatwalk.answer import blame
 from flatwalk.answer.results import add_speedups, grouped, machine_label, pages_label, read_answer
 from flatwalk.comparison.presenting import cells
 from flatwalk.errors import UsageError
 from flatwalk.lab import points
+from flatwalk.report import figures as draw
+from flatwalk.terminal import output
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

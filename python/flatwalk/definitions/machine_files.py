@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from flatwalk import output, settings
+from flatwalk.definitions import settings
 from flatwalk.host import model
+from flatwalk.terminal import output
 
 
 def load(name: str, where: str = "--machine") -> dict[str, Any]:

@@ -18,8 +18,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Literal, Self, TextIO
 
 from flatwalk.errors import FlatwalkError, UsageError
-from flatwalk.printable import json_escaped, one_line, printable
-from flatwalk.standard import styled
+from flatwalk.terminal.printable import json_escaped, one_line, printable
+from flatwalk.terminal.standard import styled
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence

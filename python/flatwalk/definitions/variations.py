@@ -14,7 +14,8 @@ import tomllib
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from flatwalk import engine, settings, units
+from flatwalk import engine, units
+from flatwalk.definitions import settings
 from flatwalk.errors import UsageError
 
 if TYPE_CHECKING:

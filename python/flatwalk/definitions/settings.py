@@ -12,15 +12,16 @@ import tomllib
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from flatwalk import engine, scheme_code
+from flatwalk import engine
 from flatwalk.errors import UsageError
+from flatwalk.prototypes import scheme_code
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
     from flatwalk.engine import Problem
 
-DATA = Path(__file__).parent / "data"
+DATA = Path(__file__).parents[1] / "data"
 EXPERIMENTS = DATA / "experiments"
 
 #: The schemes that `compare` runs unless told otherwise. The first is the baseline: what today's

@@ -9,7 +9,7 @@ from functools import cache
 
 from markupsafe import Markup, escape
 
-from flatwalk.settings import DATA
+from flatwalk.definitions.settings import DATA
 
 
 @dataclass(frozen=True)

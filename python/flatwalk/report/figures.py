@@ -8,9 +8,11 @@ from dataclasses import dataclass
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
-from flatwalk import output, templates, units
+from flatwalk import units
 from flatwalk.answer.blame import short
 from flatwalk.errors import UsageError
+from flatwalk.report import templates
+from flatwalk.terminal import output
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -9,10 +9,10 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from flatwalk import prototypes
 from flatwalk.errors import FlatwalkError, UsageError
-from flatwalk.mechanism import Mechanism
-from flatwalk.organisation import Organisation
+from flatwalk.prototypes import adapters
+from flatwalk.prototypes.mechanism import Mechanism
+from flatwalk.prototypes.organisation import Organisation
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -51,7 +51,7 @@ def load(name: str, where: str, base: Callable[[], dict[str, Any]]) -> dict[str,
         raise UsageError(what, where=where, remedy=f"give {path}:NAME; {told}")
     found = known[wanted]
     if not isinstance(found, type):
-        return found.table if _is_scheme(found) else prototypes.scheme([found], base(), None)
+        return found.table if _is_scheme(found) else adapters.scheme([found], base(), None)
     try:
         own = found()
     except TypeError as error:
@@ -60,7 +60,7 @@ def load(name: str, where: str, base: Callable[[], dict[str, Any]]) -> dict[str,
             where=where,
             remedy=f"make one there, as `mine = {wanted}(…)`, and give {path}:mine",
         ) from error
-    return prototypes.scheme([own], base(), None)
+    return adapters.scheme([own], base(), None)
 
 
 def _is_scheme(found: object) -> bool:
@@ -88,7 +88,7 @@ def _module(path: Path, where: str) -> ModuleType:
             remedy="check the path and its permissions",
         ) from error
     path = path.resolve()
-    others = prototypes.imported(path, contents.decode(errors="replace"))
+    others = adapters.imported(path, contents.decode(errors="replace"))
     version = repr([contents, *sorted((str(other), text) for other, text in others.items())])
     return _run(
         path, hashlib.sha256(version.encode(errors="replace")).hexdigest(), frozenset(map(str, others))
@@ -120,7 +120,7 @@ def _run(path: Path, _version: str, others: frozenset[str]) -> ModuleType:
     except (FlatwalkError, KeyboardInterrupt):
         raise
     except BaseException as error:
-        place = prototypes.place_of(error) or str(path)
+        place = adapters.place_of(error) or str(path)
         raise FlatwalkError(
             f"{path.name} failed: {type(error).__name__}: {error}", where=place, remedy=f"fix {place}"
         ) from error
