@@ -570,6 +570,7 @@ def test_programs_of_a_mix_are_alone_on_the_machine_on_which_they_are_together(
     def stand_in(request: dict[str, Any], progress: Callable[[int, int | None], None]) -> list[Any]:
         walkers = {run["machine"]["walker"]["concurrent"] for run in request["runs"]}
         asked.append((walkers, len(request["runs"])))
+        progress(0, None)
         progress(1, 2)
         return [{"walks": run["scheme"]["number"]} for run in request["runs"]]
 

@@ -82,7 +82,8 @@ def _mixed(request: dict[str, Any], progress: Callable[[int, int | None], None])
     for number, members in enumerate(alike.values()):
 
         def part(done: int, whole: int | None, number: int = number) -> None:
-            progress(number * whole + done if whole else 0, whole and whole * len(alike))
+            if whole:
+                progress(number * whole + done, whole * len(alike))
 
         runs = _mixed_alike({**request, "runs": [request["runs"][at] for at in members]}, part)
         found |= zip(members, runs, strict=True)
@@ -268,7 +269,8 @@ def simulate(
         here = len(piece) * _lengths(piece[0].request)[0]
 
         def report(part: int, whole: int | None, done: int = done, here: int = here) -> None:
-            progress(done + int(here * min(part / whole, 1.0)) if whole else done, total)
+            if whole:  # else what this piece has done is not known yet
+                progress(done + int(here * min(part / whole, 1.0)), total)
 
         found = _run_batch(piece, {**piece[0].request, "threads": threads}, report)
         for job, run in zip(piece, found, strict=True):
