@@ -110,6 +110,25 @@ impl<In: Address> DensityChanges<In> {
         Self { merged: 0, unmerged: 0, refused: 0, flush: None }
     }
 
+    /// These and more.
+    pub(crate) fn and(self, more: Self) -> Self {
+        let flush = match (self.flush, more.flush) {
+            (Some(one), Some(other)) => Some(Flush {
+                start: one.start.min(other.start),
+                last: one.last.max(other.last),
+                leaves: one.leaves | other.leaves,
+                tables: one.tables | other.tables,
+            }),
+            (one, other) => one.or(other),
+        };
+        Self {
+            merged: self.merged + more.merged,
+            unmerged: self.unmerged + more.unmerged,
+            refused: self.refused + more.refused,
+            flush,
+        }
+    }
+
     /// Counts a change, or that there was no memory for it; true if it was made.
     pub(crate) fn count(
         &mut self,

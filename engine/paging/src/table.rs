@@ -172,6 +172,35 @@ impl<In: Address, Out: Physical> PageTable<In, Out> {
         }
     }
 
+    /// [`Tree::unmap_page`]; other tables have no nodes.
+    ///
+    /// # Errors
+    /// [`TableError::NotMapped`] when there is none.
+    pub fn unmap_page(
+        &mut self,
+        memory: &mut impl TableMemory<Out>,
+        input: In,
+    ) -> Result<(Mapping<In, Out>, Flush<In>), TableError> {
+        match self {
+            Self::Tree(tree) => tree.unmap_page(memory, input),
+            Self::Keyed(table) => table.unmap(memory, input),
+        }
+    }
+
+    /// [`Tree::free_empty`]; other tables have no nodes.
+    ///
+    /// # Errors
+    /// See there.
+    pub fn free_empty(
+        &mut self,
+        memory: &mut impl TableMemory<Out>,
+        first: In,
+        last: In,
+        keeps: &mut dyn FnMut(In, In) -> bool,
+    ) -> Result<Option<Flush<In>>, TableError> {
+        self.tree_mut().map_or(Ok(None), |tree| tree.free_empty(memory, first, last, keeps))
+    }
+
     /// Changes the rights of the page that `input` lies in.
     ///
     /// # Errors
@@ -262,6 +291,19 @@ impl<In: Address, Out: Physical> PageTable<In, Out> {
     ) -> DensityChanges<In> {
         self.tree_mut()
             .map_or_else(DensityChanges::nothing, |tree| tree.split_sparse(memory, input))
+    }
+
+    /// [`Tree::split_sparse_in`]; other tables have no nodes.
+    pub fn split_sparse_in(
+        &mut self,
+        memory: &mut impl TableMemory<Out>,
+        first: In,
+        last: In,
+        keeps: &mut dyn FnMut(In, In) -> bool,
+    ) -> DensityChanges<In> {
+        self.tree_mut().map_or_else(DensityChanges::nothing, |tree| {
+            tree.split_sparse_in(memory, first, last, keeps)
+        })
     }
 
     /// Calls `visit` for each page that lies, in part at least, in `length_bytes` from `start`, in

@@ -29,6 +29,7 @@ impl<In: Address, Out: Physical> Process<In, Out> {
                 let pages = self.given_up(address, length)?;
                 self.areas.unmap(pages.clone());
                 self.reconcile(&pages, Effect::Discard, &mut flushes)?;
+                self.free_nodes(&pages, &mut flushes)?;
             }
             Event::Remap { from, from_length, to, to_length } => {
                 let (from, to) = (self.pages(from, from_length)?, self.pages(to, to_length)?);
@@ -76,9 +77,13 @@ impl<In: Address, Out: Physical> Process<In, Out> {
         flushes: &mut Flushes<In>,
     ) -> Result<(), OsError> {
         let pages = self.pages(address, length)?;
+        let replaces = self.areas.intersecting(pages.clone()).next().is_some();
         self.areas.map(pages.clone(), attributes);
         let replaced = self.given_up(address, length)?;
         self.reconcile(&replaced, Effect::Discard, flushes)?;
+        if replaces {
+            self.free_nodes(&replaced, flushes)?;
+        }
         if replaced != pages {
             self.reconcile(&pages, Effect::Reprotect, flushes)?;
         }
@@ -128,7 +133,8 @@ impl<In: Address, Out: Physical> Process<In, Out> {
         } else {
             let shrunk = self.whole_pages(to, from)?;
             self.areas.unmap(shrunk.clone());
-            self.reconcile(&shrunk, Effect::Discard, flushes)
+            self.reconcile(&shrunk, Effect::Discard, flushes)?;
+            self.free_nodes(&shrunk, flushes)
         }
     }
 }

@@ -17,6 +17,7 @@ impl<In: Address, Out: Physical> Process<In, Out> {
             self.areas.remap(from.clone(), to.clone());
             let changed = from.end.min(to.end)..from.end.max(to.end);
             self.reconcile(&changed, Effect::Discard, &mut departed)?;
+            self.free_nodes(&changed, &mut departed)?;
             self.follow_scenario(&changed, false, &mut departed)?;
             self.widen_nodes(&mut departed)?;
             return Ok(self.outcome(departed));
@@ -33,7 +34,9 @@ impl<In: Address, Out: Physical> Process<In, Out> {
             *mapping = self.remove(mapping.input, &mut departed)?;
         }
         self.areas.remap(from.clone(), to.clone());
+        self.free_nodes(from, &mut departed)?;
         self.reconcile(to, Effect::Discard, &mut arrived)?;
+        self.free_nodes(to, &mut arrived)?;
         for mapping in moved {
             self.arrive(&mapping, from, to, &mut arrived)?;
         }

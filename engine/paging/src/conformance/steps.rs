@@ -16,11 +16,14 @@ pub(super) enum Action {
         apart: u64,
         rights: Rights,
     },
-    /// Unmaps every n-th page.
+    /// Unmaps every n-th page, with the nodes that become empty or without.
     Unmap {
         first: prop::sample::Index,
         step: usize,
+        with_nodes: bool,
     },
+    /// Frees the nodes that hold nothing around a page, but for those for so many pages of level 2 or more.
+    FreeEmpty(prop::sample::Index, u64),
     Protect(prop::sample::Index, Rights),
     Migrate(prop::sample::Index),
     ClearUsage(prop::sample::Index),
@@ -56,7 +59,10 @@ pub(super) fn steps() -> impl Strategy<Value = Vec<Step>> {
     let action = prop_oneof![
         8 => (place, 1u8..=3, 1u64..40, apart, rights())
             .prop_map(|(at, level, count, apart, rights)| Action::Map { at, level, count, apart, rights }),
-        3 => (index(), 1usize..4).prop_map(|(first, step)| Action::Unmap { first, step }),
+        4 => (index(), 1usize..4, any::<bool>())
+            .prop_map(|(first, step, with_nodes)| Action::Unmap { first, step, with_nodes }),
+        2 => (index(), prop_oneof![Just(2u64), Just(1025), Just(u64::MAX)])
+            .prop_map(|(i, most)| Action::FreeEmpty(i, most)),
         2 => (index(), rights()).prop_map(|(i, r)| Action::Protect(i, r)),
         2 => index().prop_map(Action::Migrate),
         1 => index().prop_map(Action::ClearUsage),

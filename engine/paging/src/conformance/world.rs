@@ -118,14 +118,20 @@ impl<'a> World<'a> {
                     self.map(start, level, rights)?;
                 }
             }
-            Action::Unmap { first, step } => {
+            Action::Unmap { first, step, with_nodes } => {
                 let first = first.index(self.pages.len().max(1));
                 let starts: Vec<u64> =
                     self.pages.keys().skip(first).step_by(step).copied().collect();
                 self.say(format!("unmap {}", addresses(&starts)));
                 for start in starts {
-                    self.unmap(start)?;
+                    self.unmap(start, with_nodes)?;
                 }
+            }
+            Action::FreeEmpty(index, most) => {
+                let Some((start, _)) = self.nth(index) else { return Ok(()) };
+                self.say(format!("free the nodes around {start:#x} that hold nothing"));
+                let around = self.sizes.bytes(3) - 1;
+                self.free_empty(start & !around, start | around, most)?;
             }
             Action::Protect(index, rights) => {
                 let Some((start, page)) = self.nth(index) else { return Ok(()) };
@@ -225,10 +231,14 @@ impl<'a> World<'a> {
         Ok(())
     }
 
-    fn unmap(&mut self, start: u64) -> TestCaseResult {
+    fn unmap(&mut self, start: u64, with_nodes: bool) -> TestCaseResult {
         let Some(page) = self.pages.remove(&start) else { return Ok(()) };
         let input = Gva::new(start + (self.sizes.bytes(page.level) - 1));
-        let result = self.table.unmap(&mut self.memory, input);
+        let result = if with_nodes {
+            self.table.unmap(&mut self.memory, input)
+        } else {
+            self.table.unmap_page(&mut self.memory, input)
+        };
         let (mapping, flush) = succeeds(result, "unmapping")?;
         prop_assert_eq!(
             (mapping.input.raw(), mapping.frame.raw(), mapping.level, mapping.attributes),
@@ -237,7 +247,24 @@ impl<'a> World<'a> {
             start
         );
         self.leaf_flush(flush, start, page)?;
-        let done = self.table.split_sparse(&mut self.memory, input);
+        if with_nodes {
+            let done = self.table.split_sparse(&mut self.memory, input);
+            self.hardware.flush(&self.table, done.flush);
+        }
+        Ok(())
+    }
+
+    /// Frees the nodes from `first` to `last` that hold nothing, but for those for `most` pages of level 2 or more.
+    fn free_empty(&mut self, first: u64, last: u64, most: u64) -> TestCaseResult {
+        let bytes = self.sizes.bytes(2);
+        let keeps = |first: Gva, last: Gva| (last.raw() - first.raw()) / bytes >= most;
+        let [first, last] = [first, last].map(Gva::new);
+        let Self { table, memory, .. } = self;
+        let freed = table.free_empty(memory, first, last, &mut { keeps });
+        let freed = succeeds(freed, "freeing what is empty")?;
+        self.hardware.flush(&self.table, freed);
+        let Self { table, memory, .. } = self;
+        let done = table.split_sparse_in(memory, first, last, &mut { keeps });
         self.hardware.flush(&self.table, done.flush);
         Ok(())
     }
@@ -390,10 +417,19 @@ impl<'a> World<'a> {
     pub(super) fn end(mut self) -> Result<bool, TestCaseError> {
         let resized = self.table.resizes();
         let starts: Vec<u64> = self.pages.keys().copied().collect();
-        for start in starts {
-            self.unmap(start)?;
+        for (number, start) in starts.into_iter().enumerate() {
+            self.unmap(start, number % 2 == 0)?;
         }
         self.check()?;
+        let half = self.sizes.all() / 2;
+        for first in [0, half].map(|first| self.sizes.canonical(first)) {
+            self.free_empty(first, first.wrapping_add((half - 1) as u64), u64::MAX)?;
+        }
+        self.check()?;
+        if let Some(tree) = self.table.tree() {
+            let nodes: u64 = tree.statistics().iter().map(|shape| shape.nodes).sum();
+            prop_assert_eq!(nodes, 1, "nodes of a table without pages");
+        }
         self.table.destroy(&mut self.memory);
         prop_assert!(self.memory.live.is_empty(), "memory is lost");
         Ok(resized.grown > 0)

@@ -52,6 +52,58 @@ impl<In: Address, Out: Physical> Tree<In, Out> {
         done
     }
 
+    /// As [`Tree::split_sparse`], of all addresses from `first` to `last`, but for tables that hold nothing and
+    /// that `keeps` wants: it is asked with the first and the last address that a table is for.
+    pub fn split_sparse_in(
+        &mut self,
+        memory: &mut impl TableMemory<Out>,
+        first: In,
+        last: In,
+        keeps: &mut dyn FnMut(In, In) -> bool,
+    ) -> DensityChanges<In> {
+        let mut done = DensityChanges::nothing();
+        for input in self.empty_parts(first, last, keeps) {
+            done = done.and(self.split_sparse(memory, input));
+        }
+        done
+    }
+
+    /// Where the tables begin that merged nodes stand for, that hold nothing, and that `keeps` does not want.
+    fn empty_parts(&self, first: In, last: In, keeps: &mut dyn FnMut(In, In) -> bool) -> Vec<In> {
+        let geometry = self.geometry;
+        let mut found = Vec::new();
+        for level in (2..=geometry.levels()).filter(|_| !self.merged.is_empty()) {
+            let (from, to) = (self.prefix(level, first), self.prefix(level, last));
+            let mut look = |prefix: u64, base: &Out| {
+                let parts = self.nodes.get(base).map_or(&[][..], |node| &node.parts);
+                let empty = (0..).zip(parts).filter(|(_, used)| **used == 0);
+                for (part, _) in empty {
+                    let number = prefix * geometry.node_entries(1) + part;
+                    let start = In::new(geometry.canonical(number << geometry.shift(level)));
+                    let end = start.offset(geometry.span(level) - 1);
+                    if start <= last && first <= end && !keeps(start, end) {
+                        found.push(start);
+                    }
+                }
+            };
+            // Whichever is less: the tables that there can be, or the merged nodes that there are.
+            if to - from < self.merged.len() as u64 {
+                for prefix in from..=to {
+                    if let Some(base) = self.merged.get(&(level, prefix)) {
+                        look(prefix, base);
+                    }
+                }
+            } else {
+                let all = self.merged.iter();
+                all.filter(|((l, prefix), _)| *l == level && (from..=to).contains(prefix))
+                    .for_each(|((_, prefix), base)| look(*prefix, base));
+            }
+        }
+        found.sort_unstable();
+        found.dedup();
+        found
+    }
+
     /// Takes apart the merged node with topmost level `level` on the path of `input`, if there is one
     /// and it has little to gain.
     fn split_sparse_level(

@@ -4,15 +4,16 @@ use super::Tree;
 use super::node::{Node, Path, allocate};
 use crate::addr::{Address, Physical};
 use crate::entry::{Attributes, Decoded, Entry, Rights};
-use crate::error::{TableError, check_frame, check_page};
+use crate::error::{TableError, check_canonical, check_frame, check_page};
 use crate::geometry::Level;
 use crate::layout::Shape;
 use crate::mapping::{Flush, Made, Mapping};
-use crate::memory::TableMemory;
+use crate::memory::{EntryMemory, TableMemory};
 use crate::walk::NodeRef;
 
 impl<In: Address, Out: Physical> Tree<In, Out> {
-    /// Maps the page of `level` at `input` to `frame`, making the nodes that are missing.
+    /// Maps the page of `level` at `input` to `frame`, making the nodes that are missing, and freeing those below
+    /// it that hold nothing.
     ///
     /// # Errors
     /// See [`TableError`]; the table is unchanged then.
@@ -37,7 +38,7 @@ impl<In: Address, Out: Physical> Tree<In, Out> {
                 }
                 Decoded::Absent => {
                     self.attach(memory, shape, at, input, &mut made).inspect_err(|_| {
-                        self.prune(memory, path, input);
+                        self.prune(memory, path, input, &mut |_, _| false);
                     })?
                 }
                 Decoded::Mapped { .. } => return Err(TableError::Occupied(input.raw())),
@@ -50,7 +51,13 @@ impl<In: Address, Out: Physical> Tree<In, Out> {
         }
         let (first, count) = self.slots(at, input, level);
         if (0..count).any(|i| Entry(memory.read(first.offset(i * 8))).is_present()) {
-            return Err(TableError::Occupied(input.raw()));
+            if !self.is_empty(memory, input, level) {
+                return Err(TableError::Occupied(input.raw()));
+            }
+            // What leads to nodes that hold nothing: the page takes their place.
+            let last = input.offset(self.geometry.span(level) - 1);
+            made.flush = self
+                .free_empty(memory, input, last, &mut |first, end| first < input || last < end)?;
         }
         self.write_leaves(memory, at, input, frame, level, attributes);
         Ok(made)
@@ -108,8 +115,82 @@ impl<In: Address, Out: Physical> Tree<In, Out> {
         let (path, frame, level) = self.find(memory, input)?;
         let mapping = self.mapping(memory, path.last(), input, frame, level);
         self.clear(memory, path.last(), input, level);
-        let tables = self.prune(memory, path, input);
+        let tables = self.prune(memory, path, input, &mut |_, _| false).is_some();
         Ok((mapping, self.leaf_flush(mapping.input, level, tables)))
+    }
+
+    /// Takes away the page that `input` lies in. Its nodes stay, also if they hold nothing any more:
+    /// [`Tree::free_empty`] frees them.
+    ///
+    /// # Errors
+    /// [`TableError::NotMapped`] when there is none.
+    pub fn unmap_page(
+        &mut self,
+        memory: &mut impl TableMemory<Out>,
+        input: In,
+    ) -> Result<(Mapping<In, Out>, Flush<In>), TableError> {
+        let (path, frame, level) = self.find(memory, input)?;
+        let mapping = self.mapping(memory, path.last(), input, frame, level);
+        self.clear(memory, path.last(), input, level);
+        Ok((mapping, self.leaf_flush(mapping.input, level, false)))
+    }
+
+    /// Frees the nodes that hold nothing on the way to addresses from `first` to `last`, but for those
+    /// that `keeps` wants: it is asked with the first and the last address that a node is for.
+    ///
+    /// # Errors
+    /// [`TableError::NotCanonical`], or [`TableError::Corrupt`] where something else has written to a node.
+    pub fn free_empty(
+        &mut self,
+        memory: &mut impl TableMemory<Out>,
+        first: In,
+        last: In,
+        keeps: &mut dyn FnMut(In, In) -> bool,
+    ) -> Result<Option<Flush<In>>, TableError> {
+        for end in [first, last] {
+            check_canonical(self.geometry, end.raw())?;
+        }
+        let mut found = Vec::new();
+        self.find_empty(memory, self.root, (first.raw(), last.raw()), &mut found);
+        let mut freed: Option<Flush<In>> = None;
+        for input in found {
+            let (path, _) = self.reach(memory, input)?;
+            let path = self.with_merged(path, input);
+            let Some(flush) = self.prune(memory, path, input, keeps) else { continue };
+            let start = freed.map_or(flush.start, |freed| freed.start.min(flush.start));
+            let last = freed.map_or(flush.last, |freed| freed.last.max(flush.last));
+            freed = Some(Flush { start, last, ..flush });
+        }
+        Ok(freed)
+    }
+
+    /// An address each of the nodes below `node` that hold nothing, and are on the way to addresses in `range`.
+    fn find_empty(
+        &self,
+        memory: &impl EntryMemory<Out>,
+        node: NodeRef<Out>,
+        range: (u64, u64),
+        found: &mut Vec<In>,
+    ) {
+        let below = self.geometry.span(node.bottom()) - 1;
+        let (mut address, last) = range;
+        loop {
+            let end = (address | below).min(last);
+            if let Decoded::Table { base, level, width } =
+                self.decode(memory, node, In::new(address))
+                && let Some(child) = self.child(base, level, width)
+            {
+                if self.nodes[&child.base].used == 0 {
+                    found.push(In::new(address));
+                } else if child.bottom() > 1 {
+                    self.find_empty(memory, child, (address, end), found);
+                }
+            }
+            if end == last {
+                return;
+            }
+            address = end + 1;
+        }
     }
 
     /// Changes the rights of the page that `input` lies in.
@@ -246,24 +327,31 @@ impl<In: Address, Out: Physical> Tree<In, Out> {
         Ok(NodeRef { base, level, width, rights: Rights::ALL })
     }
 
-    /// Frees the nodes at the end of `path` that hold nothing. True if there were any.
+    /// Frees the nodes at the end of `path`, which leads to `input`, that hold nothing, up to one that `keeps`
+    /// wants. Gives what is stale then.
     fn prune(
         &mut self,
         memory: &mut impl TableMemory<Out>,
         mut path: Path<Out>,
         input: In,
-    ) -> bool {
-        let mut any = false;
+        keeps: &mut dyn FnMut(In, In) -> bool,
+    ) -> Option<Flush<In>> {
+        let mut freed = None;
         while let Some(node) = path.pop() {
             if path.length == 0 || self.nodes[&node.base].used > 0 {
+                break;
+            }
+            let bytes = self.geometry.span(node.level + 1);
+            let flush = Flush::of(In::new(input.raw() & !(bytes - 1)), bytes, true, true);
+            if keeps(flush.start, flush.last) {
                 break;
             }
             self.free(memory, node.base, node.width);
             self.merged.remove(&(node.level, self.prefix(node.level, input)));
             self.clear(memory, path.last(), input, node.level + 1);
-            any = true;
+            freed = Some(flush);
         }
-        any
+        freed
     }
 
     fn leaf_flush(&self, start: In, level: Level, tables: bool) -> Flush<In> {

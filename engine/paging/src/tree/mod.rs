@@ -152,6 +152,23 @@ impl<In: Address, Out: Physical> Tree<In, Out> {
         input: In,
     ) -> Result<(Path<Out>, Out, Level), TableError> {
         check_canonical(self.geometry, input.raw())?;
+        let (path, entry) = self.reach(memory, input)?;
+        match entry {
+            // A page no larger than what the node covers.
+            Decoded::Mapped { frame, level } if level <= path.last().level => {
+                Ok((self.with_merged(path, input), frame, level))
+            }
+            Decoded::Absent => Err(TableError::NotMapped(input.raw())),
+            _ => Err(TableError::Corrupt(input.raw())),
+        }
+    }
+
+    /// The nodes that a walk for `input`, which is canonical, comes by, and the entry that ends it.
+    fn reach(
+        &self,
+        memory: &impl EntryMemory<Out>,
+        input: In,
+    ) -> Result<(Path<Out>, Decoded<Out>), TableError> {
         let mut path = Path::from(self.root);
         loop {
             match self.decode(memory, path.last(), input) {
@@ -159,20 +176,17 @@ impl<In: Address, Out: Physical> Tree<In, Out> {
                     let child = self.child(base, level, width);
                     path.push(child.ok_or(TableError::Corrupt(input.raw()))?);
                 }
-                // A page larger than what the node covers.
-                Decoded::Mapped { level, .. } if level > path.last().level => {
-                    return Err(TableError::Corrupt(input.raw()));
-                }
-                Decoded::Mapped { frame, level } => {
-                    for level in 2..=self.geometry.levels() {
-                        self.merged_at(level, input).into_iter().for_each(|node| path.add(node));
-                    }
-                    return Ok((path, frame, level));
-                }
-                Decoded::Absent => return Err(TableError::NotMapped(input.raw())),
-                Decoded::Reserved => return Err(TableError::Corrupt(input.raw())),
+                entry => return Ok((path, entry)),
             }
         }
+    }
+
+    /// A path with the merged nodes that its walk passed by.
+    fn with_merged(&self, mut path: Path<Out>, input: In) -> Path<Out> {
+        for level in 2..=self.geometry.levels() {
+            self.merged_at(level, input).into_iter().for_each(|node| path.add(node));
+        }
+        path
     }
 
     /// The whole page of `level` whose leaf entries stand in `node`.

@@ -11,6 +11,7 @@ mod populate;
 mod property;
 mod recursive;
 mod shape;
+mod unmap;
 
 use flatwalk_paging::{
     AccessKind, Address, Geometry, Gva, Hpa, Layout, Mapping, PageTable, organisations,
