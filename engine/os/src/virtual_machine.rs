@@ -128,6 +128,36 @@ impl VirtualMachine {
         visited.map_err(OsError::Table)
     }
 
+    /// Lets the guest's kernel handle the fault that an access to `address` raised, as [`Process::fault`], and the
+    /// host those that follow: of memory that the guest's kernel fills, of a page as well as of tables.
+    ///
+    /// # Errors
+    /// As [`Process::fault`].
+    pub fn fault(
+        &mut self,
+        address: Gva,
+        access: AccessKind,
+        handled: &mut impl FnMut(Handled),
+    ) -> Result<(), OsError> {
+        let mut outcome = self.guest.fault(address, access)?;
+        let filled = std::mem::take(&mut outcome.filled);
+        handled(Handled::ByGuest(outcome));
+        self.fill(filled, handled)
+    }
+
+    /// Lets the guest's kernel fill such parts of its memory, and the host handle faults.
+    fn fill(
+        &mut self,
+        filled: Vec<Range<u64>>,
+        handled: &mut impl FnMut(Handled),
+    ) -> Result<(), OsError> {
+        for Range { start, end } in filled {
+            let host = &mut |outcome| handled(Handled::ByHost(outcome));
+            self.host.access_pages(Gpa::new(start), end - start, AccessKind::Store, host)?;
+        }
+        Ok(())
+    }
+
     /// Lets a program in the guest access each page of `length_bytes` from `address`, as
     /// [`Process::access_pages`]: its own kernel handles faults, and the host those of the guest's
     /// memory that is used for the first time, of tables as well as pages.
@@ -145,8 +175,13 @@ impl VirtualMachine {
         let mut at = address.raw() & !(FRAME_BYTES - 1);
         while at < end && length_bytes > 0 {
             let input = Gva::new(at);
-            let guest = &mut |outcome| handled(Handled::ByGuest(outcome));
+            let mut filled = Vec::new();
+            let guest = &mut |mut outcome: FaultOutcome<Gva>| {
+                filled.append(&mut outcome.filled);
+                handled(Handled::ByGuest(outcome));
+            };
             self.guest.access_pages(input, FRAME_BYTES, access, guest)?;
+            self.fill(filled, handled)?;
             let reads = Reads { memory: self.guest.memory(), places: RefCell::default() };
             let table = self.guest.table();
             let frame = if self.guest.segment().contains(&at) {
@@ -335,6 +370,53 @@ mod tests {
             let access = AccessKind::Store;
             let none = &mut |_: Handled| panic!("all is there");
             vm.access_pages(Gva::new(address), length, access, none).unwrap();
+        }
+    }
+
+    #[test]
+    fn what_the_guests_kernel_fills_in_a_fault_is_backed_as_if_it_were_populated() {
+        let host = configuration(&[], 4 << 30, false);
+        let (address, length) = (1 << 40, 8 << 20);
+        let protection = Protection { read: true, write: true, execute: false };
+        let backing = Backing::Anonymous;
+        let mapped = Event::Map { address, length, protection, backing, shared: false };
+        let advised = Event::Advise { address, length, advice: Advice::Populate };
+        for (flatten, large) in [(&[][..], false), (&["L4L3", "L2L1"], false), (&[], true)] {
+            let guest = of(layout(Geometry::X86_4, flatten), 1 << 30, large);
+            let [faults, populated] = [true, false].map(|by_fault| {
+                let mut vm = VirtualMachine::new(&guest, &host).unwrap();
+                let _ = vm.apply(&mapped, &mut |_| panic!("nobody waits")).unwrap();
+                let before = vm.host.data_bytes();
+                let (mut own, mut faults) = (0, 0);
+                if by_fault {
+                    for page in (0..length).step_by(2 << 20) {
+                        let mut count = |handled: Handled| match handled {
+                            Handled::ByGuest(_) => own += 1,
+                            Handled::ByHost(_) => faults += 1,
+                        };
+                        vm.fault(Gva::new(address + page), AccessKind::Store, &mut count).unwrap();
+                    }
+                    assert_eq!(own, 4, "one page each");
+                } else if large {
+                    let _ = vm.apply(&advised, &mut |_| faults += 1).unwrap();
+                } else {
+                    for page in (0..length).step_by(2 << 20) {
+                        let at = Event::Advise {
+                            address: address + page,
+                            length: 1,
+                            advice: Advice::Populate,
+                        };
+                        let _ = vm.apply(&at, &mut |_| faults += 1).unwrap();
+                    }
+                }
+                (faults, vm.host.data_bytes() - before)
+            });
+            assert_eq!(faults, populated, "{flatten:?}, {large}");
+            assert_eq!(faults.0, faults.1 / 4096);
+            let flattened = flatten.contains(&"L2L1");
+            let least =
+                if large { 8 << 20 } else { 4 * 4096 + if flattened { 2 << 20 } else { 4 * 4096 } };
+            assert!(faults.1 >= least, "{flatten:?}, {large}: {faults:?}");
         }
     }
 

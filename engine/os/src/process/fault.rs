@@ -24,6 +24,7 @@ impl<In: Address, Out: Physical> Process<In, Out> {
             self.area_of(page, &mut flushes)?;
             found = self.table.translate(&self.memory, address);
         }
+        let mut filled = Vec::new();
         let (kind, level) = match found {
             Ok(leaf) if permits(leaf.rights, access) => {
                 let split = flushes.leaves.is_some();
@@ -39,7 +40,8 @@ impl<In: Address, Out: Physical> Process<In, Out> {
             }
             Err(Fault::NotPresent { .. }) => {
                 let vma = self.area_of(page, &mut flushes)?;
-                let level = self.map_page(page, &vma, access, &mut flushes)?;
+                let (level, frame) = self.map_page(page, &vma, access, &mut flushes)?;
+                filled.push(frame.raw()..frame.raw() + self.geometry.span(level));
                 self.statistics.large_page_faults += u64::from(level > 1);
                 (FaultKind::Mapped, level)
             }
@@ -50,7 +52,8 @@ impl<In: Address, Out: Physical> Process<In, Out> {
         };
         self.statistics.faults += 1;
         self.widen_nodes(&mut flushes)?;
-        let Outcome { work, flushes, .. } = self.outcome(flushes);
-        Ok(FaultOutcome { kind, level, work, flushes })
+        let Outcome { work, nodes, flushes, .. } = self.outcome(flushes);
+        filled.extend(nodes);
+        Ok(FaultOutcome { kind, level, work, filled, flushes })
     }
 }

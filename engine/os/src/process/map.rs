@@ -12,14 +12,14 @@ use crate::vma::{Pages, Vma};
 
 impl<In: Address, Out: Physical> Process<In, Out> {
     /// Maps the page that is missing at `page`, as large as the policy and memory allow. Returns its
-    /// level.
+    /// level and its frame.
     pub(super) fn map_page(
         &mut self,
         page: u64,
         vma: &Vma,
         access: AccessKind,
         flushes: &mut Flushes<In>,
-    ) -> Result<Level, OsError> {
+    ) -> Result<(Level, Out), OsError> {
         let region = self.region(page);
         let large = match self.policy.large(&self.areas, &region) {
             Some(protection) if self.is_empty(&region)? => Some(protection),
@@ -46,7 +46,7 @@ impl<In: Address, Out: Physical> Process<In, Out> {
         self.statistics.protection_mismatches += u64::from(mismatched);
         let attributes = new_page(vma, protection, access);
         self.enter(start, frame, level, attributes, flushes)?;
-        Ok(level)
+        Ok((level, frame))
     }
 
     /// Maps the first of `pages`, which are missing and will be base pages, as far as their entries

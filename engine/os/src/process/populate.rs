@@ -100,7 +100,7 @@ impl<In: Address, Out: Physical> Process<In, Out> {
                     continue;
                 }
                 let mut flushes = Flushes::default();
-                let level = self.map_page(page, &vma, access, &mut flushes)?;
+                let (level, _) = self.map_page(page, &vma, access, &mut flushes)?;
                 changed(flushes);
                 self.statistics.populated_pages += 1;
                 if level > 1 {

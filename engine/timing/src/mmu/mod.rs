@@ -562,10 +562,14 @@ impl Mmu {
     ) -> Result<Translated, OsError> {
         let instruction = self.blame.instruction;
         for _ in 0..MOST_FAULTS {
-            let handled = system.fault(stopped.untranslated, request.kind)?;
-            self.carry_out(&handled.flushes);
-            let missed = (&mut self.timeline, &mut self.blame);
-            let at = resume(&handled, stopped.at, missed, reader);
+            let mut all = Vec::new();
+            system.fault(stopped.untranslated, request.kind, &mut |handled| all.push(handled))?;
+            let mut at = stopped.at;
+            for handled in &all {
+                self.carry_out(&handled.flushes);
+                let missed = (&mut self.timeline, &mut self.blame);
+                at = resume(handled, at, missed, reader);
+            }
             match self.translate(Request { at, ..request }, || instruction, system, reader) {
                 Ok(translated) => return Ok(translated),
                 Err(again) => stopped = again,

@@ -24,7 +24,7 @@ use crate::mmu::pwc::Pwc;
 use crate::mmu::side_cache::SideCache;
 use crate::mmu::walker::{Caches, Walker};
 use crate::report::words::{page_size, several};
-use crate::system::{System, Untranslated};
+use crate::system::{Handled, System, Untranslated};
 
 /// One step of an explanation.
 #[derive(Clone, Debug, Serialize)]
@@ -238,21 +238,42 @@ fn map(
             Ok(found) => return Ok((found, reads.0)),
             Err(stopped) => stopped,
         };
-        let handled = run.system.fault(stopped.untranslated, AccessKind::Load)?;
-        run.mmu.carry_out(&handled.flushes);
+        let mut all = Vec::new();
+        run.system
+            .fault(stopped.untranslated, AccessKind::Load, &mut |handled| all.push(handled))?;
+        all.iter().for_each(|handled| run.mmu.carry_out(&handled.flushes));
         let (who, at) = match stopped.untranslated {
             Untranslated::Virtual(at) => ("the operating system", at.raw()),
             Untranslated::GuestPhysical(at) => ("the host", at.raw()),
         };
+        let (first, more) = all.split_at(1);
         steps.push(ExplainStep::Fault {
             text: format!(
-                "Nothing was mapped at {at:#x}: {who} maps a page first \
-                 ({} allocated, {} written).",
-                several(handled.work.nodes, "page-table node", "page-table nodes"),
-                several(handled.work.entries_written, "entry", "entries")
+                "Nothing was mapped at {at:#x}: {who} maps a page first ({}).",
+                took(first)
             ),
         });
+        if !more.is_empty() {
+            let pages = several(more.len() as u64, "page", "pages");
+            steps.push(ExplainStep::Fault {
+                text: format!(
+                    "The guest's kernel fills memory for that: the host maps {pages} of it first ({}).",
+                    took(more)
+                ),
+            });
+        }
     }
+}
+
+/// What handling these faults took, in words.
+fn took(handled: &[Handled]) -> String {
+    let nodes = handled.iter().map(|handled| handled.work.nodes).sum();
+    let entries = handled.iter().map(|handled| handled.work.entries_written).sum();
+    format!(
+        "{} allocated, {} written",
+        several(nodes, "page-table node", "page-table nodes"),
+        several(entries, "entry", "entries")
+    )
 }
 
 fn explain_tlbs(run: &Run, address: u64, steps: &mut Vec<ExplainStep>) {

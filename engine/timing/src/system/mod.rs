@@ -60,6 +60,15 @@ impl Handled {
     }
 }
 
+impl From<flatwalk_os::Handled> for Handled {
+    fn from(by: flatwalk_os::Handled) -> Self {
+        match by {
+            flatwalk_os::Handled::ByGuest(outcome) => Self::by_own(outcome),
+            flatwalk_os::Handled::ByHost(outcome) => Self::by_host(outcome),
+        }
+    }
+}
+
 /// The table, or tables, and who answers their faults.
 pub enum System {
     /// A process on the machine itself.
@@ -82,7 +91,8 @@ impl System {
         })
     }
 
-    /// Lets the operating system, or the host's, handle a fault.
+    /// Lets the operating system, or the host's, handle a fault. `handled` learns of it, and then of those that the
+    /// guest's kernel raises while it does.
     ///
     /// # Errors
     /// When it cannot.
@@ -90,16 +100,19 @@ impl System {
         &mut self,
         untranslated: Untranslated,
         kind: AccessKind,
-    ) -> Result<Handled, OsError> {
+        handled: &mut impl FnMut(Handled),
+    ) -> Result<(), OsError> {
         match (self, untranslated) {
             (Self::Native(process), Untranslated::Virtual(at)) => {
-                process.fault(at, kind).map(Handled::by_own)
+                handled(Handled::by_own(process.fault(at, kind)?));
+                Ok(())
             }
             (Self::Virtual(vm), Untranslated::Virtual(at)) => {
-                vm.guest.fault(at, kind).map(Handled::by_own)
+                vm.fault(at, kind, &mut |by| handled(by.into()))
             }
             (Self::Virtual(vm), Untranslated::GuestPhysical(at)) => {
-                vm.host.fault(at, kind).map(Handled::by_host)
+                handled(Handled::by_host(vm.host.fault(at, kind)?));
+                Ok(())
             }
             (Self::Recorded(recorded), Untranslated::Virtual(at)) => Err(recorded.missing(at)),
             (Self::Native(_) | Self::Recorded(_), Untranslated::GuestPhysical(_)) => {
@@ -126,12 +139,9 @@ impl System {
                     handled(Handled::by_own(outcome));
                 })
             }
-            Self::Virtual(vm) => vm.access_pages(address, length_bytes, kind, &mut |by| {
-                handled(match by {
-                    flatwalk_os::Handled::ByGuest(outcome) => Handled::by_own(outcome),
-                    flatwalk_os::Handled::ByHost(outcome) => Handled::by_host(outcome),
-                });
-            }),
+            Self::Virtual(vm) => {
+                vm.access_pages(address, length_bytes, kind, &mut |by| handled(by.into()))
+            }
             Self::Recorded(_) => Ok(()),
         }
     }

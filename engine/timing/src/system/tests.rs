@@ -145,8 +145,9 @@ impl Guest {
             match mmu.translate(request, || 0, system, &mut NoClock) {
                 Ok(found) => return Ok(found.physical),
                 Err(stopped) => {
-                    let handled = system.fault(stopped.untranslated, kind)?;
-                    mmu.carry_out(&handled.flushes);
+                    system.fault(stopped.untranslated, kind, &mut |handled| {
+                        mmu.carry_out(&handled.flushes);
+                    })?;
                 }
             }
         }
@@ -317,7 +318,9 @@ fn memory_that_runs_out_takes_nothing_away() {
                 }
             }
             assert_eq!(refused, 40, "{} held {} pages", guest.name, guest.written.len());
-            assert!(guest.written.len() > 100, "{}: {}", guest.name, guest.written.len());
+            // A guest's large page is filled as a whole.
+            let least = if memory_bytes[1] < memory_bytes[0] { 3 } else { 100 };
+            assert!(guest.written.len() > least, "{}: {}", guest.name, guest.written.len());
             guest.check_all();
             let (address, length) = (DATA, guest.written.len() as u64 / 2 * apart);
             guest.apply(&Event::Unmap { address, length });

@@ -341,6 +341,7 @@ fn a_guest_that_is_populated_meets_no_fault_and_each_fault_ends_a_walk() {
         go(&mut run, &(0..1 << 9).map(|i| Do::Store(address + i * PAGE)).collect::<Vec<_>>());
         let (own, hosts) = (run.system.statistics().faults, host_faults(&run));
         assert!(own == 512 && hosts >= 512, "{guest:?}: {own}, {hosts}");
-        assert_eq!(run.mmu.statistics.faulting, own + hosts, "{guest:?}");
+        // The host's are of what the guest's kernel fills, before a walk comes there.
+        assert_eq!(run.mmu.statistics.faulting, own, "{guest:?}");
     }
 }
