@@ -40,7 +40,7 @@ pub use self::configuration::Configuration;
 use self::outcome::Flushes;
 pub use self::outcome::{FaultKind, FaultOutcome, Moved, Outcome};
 pub use self::statistics::Statistics;
-use crate::buddy::Buddy;
+use crate::buddy::{Buddy, FRAME_BYTES, MAX_ORDER};
 use crate::error::OsError;
 use crate::frames::Frames;
 use crate::memory::PhysicalMemory;
@@ -253,12 +253,20 @@ fn metered_memory<A: Physical>(configuration: &Configuration) -> Result<MeteredM
     let fragmentation = fraction("fragmentation", configuration.fragmentation)?;
     let failure = fraction("large_failure_probability", configuration.large_failure_probability)?;
     let physical = PhysicalMemory::new(configuration.memory_bytes)?;
-    let usable = configuration.memory_bytes.saturating_sub(configuration.reserved_bytes);
-    let mut buddy = Buddy::new(usable);
+    let mut buddy = Buddy::new(usable_bytes(configuration));
     buddy.fragment(fragmentation, configuration.seed);
     buddy.fail_large_allocations(failure, !configuration.seed);
     buddy.place(configuration.placement, configuration.seed.rotate_left(32));
     Ok(MeteredMemory::new(physical, Frames::new(buddy)))
+}
+
+/// Memory for data and tables. What is reserved ends it at a whole block of the largest size, if there is one: the
+/// allocator would use what is left of such a block first, and pages would lie elsewhere than without.
+fn usable_bytes(configuration: &Configuration) -> u64 {
+    let &Configuration { memory_bytes, reserved_bytes, .. } = configuration;
+    let left = memory_bytes.saturating_sub(reserved_bytes);
+    let whole = left & !((FRAME_BYTES << MAX_ORDER) - 1);
+    if reserved_bytes == 0 || whole == 0 { left } else { whole }
 }
 
 fn fraction(setting: &'static str, value: f64) -> Result<f64, OsError> {

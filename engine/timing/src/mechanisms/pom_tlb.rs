@@ -463,8 +463,9 @@ mod tests {
     fn latencies_by_hand() {
         let at = DATA + 5 * PAGE;
         let mut run = cold(&scenario(MIB), &[(DATA, 4 * MIB)]);
-        // A line of the small half from memory, 142; then a walk: page-walk cache, 1, and four of 142.
-        assert_eq!(miss(&mut run, at), (5, 142 + 1 + 4 * 142));
+        // A line of the small half from memory, 142; then a walk: page-walk cache, 1, the root's entry from
+        // L2, 12, as it shares its line with the code, and three of 142.
+        assert_eq!(miss(&mut run, at), (5, 142 + 1 + 12 + 3 * 142));
         // The caches did not have the line, so for a page with the same prediction they are not even
         // looked at: 100. Its walk begins at a node of level 2, whose entry's line is in L1D.
         assert_eq!(miss(&mut run, at + 512 * PAGE), (3, 100 + 1 + 4 + 142));

@@ -4,6 +4,23 @@ use super::*;
 use crate::metered_memory::Work;
 
 #[test]
+fn pages_lie_where_they_do_without_what_is_reserved() {
+    let frames = |reserved_bytes| {
+        let usual = configuration(fpt(), none());
+        let own = Configuration { memory_bytes: 8 * GIB, reserved_bytes, ..usual };
+        let mut process = process(&own, 0, 64 * LARGE);
+        (0..64).for_each(|n| drop(touch(&mut process, n * LARGE)));
+        let frames: Vec<_> = mappings(&process).iter().map(|page| page.frame).collect();
+        (process.table().tree().unwrap().root(), frames)
+    };
+    let without = frames(0);
+    assert!(!without.1.is_empty());
+    for reserved_bytes in [16 << 20, GIB, 3 * GIB + PAGE] {
+        assert_eq!(frames(reserved_bytes), without, "{reserved_bytes}");
+    }
+}
+
+#[test]
 fn a_fault_costs_what_it_took() {
     let mut process = process(&configuration(layout(Geometry::X86_4, &[]), none()), 0, GIB);
     let first = touch(&mut process, 0x1234);
