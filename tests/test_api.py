@@ -348,6 +348,14 @@ def test_a_walk_is_explained(flatwalk: Callable[..., Result]) -> None:
     assert here.steps == [step["text"] for step in there["steps"]]
     assert here.physical == int(there["physical"], 16)
     assert repr(here).count("\n") == len(here.steps) - 1
+    for scheme, words in {
+        "virt-guest-direct": "3. guest segment: it says where the address lies in the guest's memory.",
+        "virt-vmm-direct": "6. host segment: it says where the guest's memory lies in the machine's.",
+        "ecpt": "way 0: VA[47:15] hashes to line",
+    }.items():
+        told = str(fw.walk(0x1000400000, workload="gups:64MiB", scheme=scheme, instructions=1000))
+        assert words in told
+        assert ("guest L4 PWC" in told) == (scheme == "virt-vmm-direct")
     nowhere = fw.walk(0x99000, workload="gups:64MiB", instructions=1000)
     assert any(step.startswith("Nothing was mapped at 0x99000") for step in nowhere.steps)
 

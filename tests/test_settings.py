@@ -270,6 +270,11 @@ def test_a_host_refuses_what_only_a_guests_scheme_has(pair: str) -> None:
     assert pair.split("/")[1] in str(error.value)
 
 
+def test_a_host_has_x86_64s_geometry() -> None:
+    with pytest.raises(UsageError, match="ia64-3 cannot be a host's scheme: table.geometry"):
+        settings.guest("radix4/ia64-3")
+
+
 def test_a_pair_is_two_names_or_paths(tmp_path: Path) -> None:
     (tmp_path / "a.toml").mkdir()
     (tmp_path / "a.toml" / "b.toml").touch()

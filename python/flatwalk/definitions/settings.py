@@ -256,13 +256,17 @@ def _as_host(scheme: Mapping[str, Any], guest: Mapping[str, Any], where: str) ->
     A host's geometry is x86-64's. A mechanism that has no settings for hosts helps both tables or none.
 
     Raises:
-        UsageError: If `scheme` has such a mechanism and `guest` has not the same.
+        UsageError: If `scheme` has another geometry, or such a mechanism and `guest` has not the same.
     """
+    if "geometry" in scheme["table"]:
+        raise UsageError(
+            f"{scheme['name']} cannot be a host's scheme: table.geometry is x86-64's in a host",
+            where=where,
+            remedy=f"choose another host: {guest['name']}/radix4",
+        )
     defs = engine.schema("scheme")["$defs"]
     known = defs["HostTable"]["properties"]
-    host: dict[str, Any] = {
-        "table": {key: value for key, value in scheme["table"].items() if key != "geometry"}
-    }
+    host: dict[str, Any] = {"table": dict(scheme["table"])}
     sections = {
         key: value for key, value in scheme.items() if isinstance(value, dict | list) and key != "table"
     }

@@ -54,6 +54,10 @@ impl<Out: Physical> MakeStore<Out> for Chains {
 }
 
 impl Design for Chains {
+    fn pages_shift(&self, _read: &LineRead) -> u8 {
+        self.block_shift
+    }
+
     fn explain(&self, read: &LineRead, bits: &str) -> ReadWords {
         let LineRead { level, way, number, found, .. } = *read;
         // Further nodes of a chain stand wherever there was room.

@@ -33,8 +33,14 @@ pub trait Design: MakeStore<Gpa> + MakeStore<Hpa> + Debug + Send + Sync {
         Vec::new()
     }
 
-    /// Explains a read; `bits` names those of the address that number the page, such as `VA[47:12]`.
+    /// Explains a read; `bits` names those of the address that it depends on, such as `VA[47:15]`.
     fn explain(&self, read: &LineRead, bits: &str) -> ReadWords;
+
+    /// log2 of the neighbouring pages that are looked for in the line of this read.
+    fn pages_shift(&self, read: &LineRead) -> u8 {
+        let _ = read;
+        0
+    }
 
     /// True if a table is made with the machine, for whatever runs there: no program pays for that.
     fn is_made_with_machine(&self) -> bool {

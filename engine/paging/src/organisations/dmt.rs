@@ -104,6 +104,10 @@ impl Design for Registers {
         std::iter::once((DIRECTORY_CLASS, "TEA directory".to_owned())).chain(pages).collect()
     }
 
+    fn pages_shift(&self, read: &LineRead) -> u8 {
+        if read.kind == DIRECTORY { REGION_SHIFT } else { 0 }
+    }
+
     fn explain(&self, read: &LineRead, bits: &str) -> ReadWords {
         let LineRead { level, kind, way, number, found } = *read;
         let table = page_name(level).to_owned();

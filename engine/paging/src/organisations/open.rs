@@ -86,6 +86,10 @@ impl<Out: Physical> MakeStore<Out> for OpenAddressing {
 }
 
 impl Design for OpenAddressing {
+    fn pages_shift(&self, _read: &LineRead) -> u8 {
+        ENTRIES_SHIFT as u8
+    }
+
     fn explain(&self, read: &LineRead, bits: &str) -> ReadWords {
         let LineRead { level, way, number, found, .. } = *read;
         ReadWords {

@@ -173,12 +173,21 @@ impl Mechanism for DirectSegment {
 
     fn words(&self, view: &ResultView<'_>) -> Vec<String> {
         let Figures { own, host } = self.figures(view);
-        let of = |whose, segment: Option<SegmentFigures>| {
+        // Both together are registers next to the L1 TLB, and what they translate no walk asks the host's for.
+        let over =
+            if self.registers.is_some() && host.is_some() { ", over the host's," } else { "" };
+        let further = if over.is_empty() { "" } else { "further " };
+        let of = |whose, over, further, segment: Option<SegmentFigures>| {
             let SegmentFigures { bytes, translations } = segment?;
             let mib = bytes >> 20;
-            Some(format!("the {whose} segment of {mib} MiB gave {translations} translations"))
+            Some(format!(
+                "the {whose} segment of {mib} MiB{over} gave {translations} {further}translations"
+            ))
         };
-        [of("direct", own), of("host's", host)].into_iter().flatten().collect()
+        [of("direct", over, "", own), of("host's", "", further, host)]
+            .into_iter()
+            .flatten()
+            .collect()
     }
 }
 

@@ -106,10 +106,11 @@ impl Vhpt {
             found.ready = found.ready.max(response.ready);
             miss.log.read(&Read { asked: at, response, ..*read });
         }
-        // A node is a page of the array if it spans level 1 alone.
-        if let Some(read) = reads.last().filter(|read| read.top == 1 && read.level == 1) {
+        // A node of level 1 is a page of the array. One that spans more levels is as many of them, in order.
+        if let Some(read) = reads.last().filter(|read| read.level == 1) {
+            let within = self.geometry.index(read.input, 1, 1) * 8;
             let page = Translation {
-                frame: Hpa::new(read.node),
+                frame: Hpa::new(read.entry_address - within),
                 level: 1,
                 rights: read.rights,
                 dirty: true,
@@ -243,6 +244,23 @@ mod tests {
         assert_eq!(walk(&mut run, DATA + 64 * 4096), (1, 9 + 142));
         // Another page of the array, whose entries of levels 4 and 3 are in L1D.
         assert_eq!(walk(&mut run, DATA + 9 * LARGE), (7, 9 + 50 + 4 + 4 + 2 * 142 + 4));
+    }
+
+    #[test]
+    fn a_flattened_node_is_many_pages_of_the_array() {
+        for flatten in [&["L2L1"][..], &["L4L3", "L2L1"]] {
+            let mut scenario = scenario(4, None);
+            scenario.scheme = scheme(4, flatten);
+            let mut run = scenario.start(&[(DATA, GIB)], true);
+            let nodes = 4 - flatten.len() as u64;
+            let software = nodes + (nodes - 1);
+            for page in [0, 9, 511] {
+                let at = DATA + page * LARGE;
+                assert_eq!(walk(&mut run, at + 4096).0, software, "{flatten:?}");
+                assert_eq!(walk(&mut run, at + 64 * 4096).0, 1, "{flatten:?}");
+                assert_eq!(walk(&mut run, at + LARGE - 4096).0, 1, "{flatten:?}");
+            }
+        }
     }
 
     #[test]

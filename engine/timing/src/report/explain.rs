@@ -316,11 +316,27 @@ fn explain_pwc(run: &Run, address: u64, steps: &mut Vec<ExplainStep>) {
                 explain_structures(pwc, "", address, steps);
             }
         }
-        (Walker::Nested(nested), System::Virtual(vm)) => {
-            explain_caches(&nested.guest, vm.guest.table(), "guest ", address, steps);
+        (walker @ Walker::Nested(nested), System::Virtual(vm)) => {
+            let segment = walker.guest_segment();
+            if segment.is_some_and(|segment| segment.place(Gva::new(address)).is_some()) {
+                explain_stage("guest", "the address lies in the guest's memory", steps);
+            } else {
+                explain_caches(&nested.guest, vm.guest.table(), "guest ", address, steps);
+            }
+            if walker.host_segment().is_some() {
+                explain_stage("host", "the guest's memory lies in the machine's", steps);
+            }
         }
         _ => unreachable!("a walker is made for the system that it walks"),
     }
+}
+
+/// A segment in place of the walk of the guest's table, or of the host's.
+fn explain_stage(whose: &str, what: &str, steps: &mut Vec<ExplainStep>) {
+    let name = format!("{whose} segment");
+    let text =
+        format!("{name}: it says where {what}. The {whose}'s page table is not read for that.");
+    steps.push(ExplainStep::Tlb { text, name, hit: true });
 }
 
 fn explain_caches<A: Physical>(
@@ -434,7 +450,12 @@ fn explain_read(run: &Run, on_path: &Read, read: Option<Read>, free: bool) -> Ex
             (Walker::Nested(nested), Stage::One) => line_words(&nested.guest, line, bits),
             (Walker::Nested(nested), Stage::Two) => line_words(&nested.host, line, bits),
         };
-        let low = geometry.shift(line.level.min(geometry.levels()));
+        let shared = match (walker, on_path.stage) {
+            (Walker::Native(caches), _) => shared_shift(caches, &line),
+            (Walker::Nested(nested), Stage::One) => shared_shift(&nested.guest, &line),
+            (Walker::Nested(nested), Stage::Two) => shared_shift(&nested.host, &line),
+        };
+        let low = geometry.shift(line.level.min(geometry.levels())) + shared;
         let bits = (geometry.address_bits() - 1, low);
         let words = words(&line, &format!("{input}[{}:{}]", bits.0, bits.1));
         return explain_line(run, on_path, (whose, geometry, bits, words), read, free);
@@ -492,6 +513,14 @@ fn line_words<A: Physical>(caches: &Caches<A>, line: &LineRead, bits: &str) -> R
     match caches {
         Caches::Keyed(side) => side.design().explain(line, bits),
         Caches::Tree(_) => unreachable!("entries of a tree are read one by one"),
+    }
+}
+
+/// Low bits of a page's number that say nothing of where `line` is.
+fn shared_shift<A: Physical>(caches: &Caches<A>, line: &LineRead) -> u8 {
+    match caches {
+        Caches::Keyed(side) => side.design().pages_shift(line),
+        Caches::Tree(_) => 0,
     }
 }
 
@@ -672,7 +701,7 @@ mod tests {
             });
             let texts: Vec<_> = texts.collect();
             assert!(
-                texts[0].contains("node 0 of the chain: VA[47:12] hashes to line"),
+                texts[0].contains("node 0 of the chain: VA[47:16] hashes to line"),
                 "{texts:?}"
             );
             assert!(texts[texts.len() - 1].contains("maps the 4K page"), "{texts:?}");

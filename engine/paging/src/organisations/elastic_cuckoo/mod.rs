@@ -46,11 +46,12 @@ use super::{NewLayout, permille};
 use crate::addr::Physical;
 use crate::error::LayoutError;
 use crate::geometry::{Geometry, page_name};
-use crate::keyed::line::fits_tag;
+use crate::keyed::line::{ENTRIES_SHIFT, fits_tag};
 use crate::keyed::{Design, LineRead, MakeStore, ReadWords, SideLineCount, SideStructure, Store};
 use crate::layout::Layout;
 
 use cuckoo::{Elasticity, MOST_WAYS};
+use format::HEADERS;
 use store::{Ecpt, Shape, WALK_TABLE, walk_table_class, walk_table_name};
 
 /// The most lines that a way begins with: blocks of memory have 1 GiB at most.
@@ -169,6 +170,10 @@ impl Design for ElasticCuckoo {
             needed: false,
         });
         caches.into()
+    }
+
+    fn pages_shift(&self, read: &LineRead) -> u8 {
+        ENTRIES_SHIFT as u8 + if read.kind == WALK_TABLE { HEADERS.ilog2() as u8 } else { 0 }
     }
 
     fn explain(&self, read: &LineRead, bits: &str) -> ReadWords {
