@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import statistics
+import threading
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
@@ -261,6 +262,37 @@ def test_what_was_interrupted_goes_on_where_it_was(
     assert sorted(len(request["runs"]) for request in stand_in.requests) == [1, 3, 3, 3]
     runs.simulate(jobs, store, 1, lambda *_: None)
     assert len(calls) == 4, "nothing is run twice"
+
+
+def test_two_calls_at_once_end_together(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, experiment: Experiment
+) -> None:
+    jobs = list(planning.needs_of(experiment, "small", experiment.claims[0]).jobs.values())
+    both = threading.Barrier(2)
+    stopped = []
+
+    def well(piece: Sequence[Any], _request: object, _progress: object) -> list[Any]:
+        both.wait(60)
+        return [fake.run() for _ in piece]
+
+    def one_fails(
+        piece: Sequence[Any], request: dict[str, Any], progress: Callable[[int, int | None], None]
+    ) -> list[Any]:
+        both.wait(60)
+        if request["source"]["workload"]["size_bytes"] == 1 << 30:
+            raise FlatwalkError("no memory")
+        try:
+            while True:
+                progress(1, 2)
+        finally:
+            stopped.append(len(piece))
+
+    monkeypatch.setattr(runs, "_run_batch", one_fails)
+    with pytest.raises(FlatwalkError, match="no memory"):
+        runs.simulate(jobs, cache.Store(tmp_path), 2, lambda *_: None)
+    assert stopped == [3], "the other one is told to stop"
+    monkeypatch.setattr(runs, "_run_batch", well)
+    assert len(runs.simulate(jobs, cache.Store(tmp_path), 2, lambda *_: None)) == 6
 
 
 def exact(ours: float | None, half: float = 0.0) -> Value:

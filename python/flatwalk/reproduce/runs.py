@@ -7,7 +7,10 @@ and a changed machine file or engine runs again.
 from __future__ import annotations
 
 import json
+import os
 import resource
+import threading
+from concurrent.futures import FIRST_COMPLETED, ThreadPoolExecutor, wait
 from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, cast
@@ -27,10 +30,17 @@ if TYPE_CHECKING:
     from flatwalk.cache import Store
     from flatwalk.reproduce.planning import Job
 
-#: Memory that the runs of one call of the engine may use together, and what a byte of a workload
-#: takes of it, as measured: its page table's share and the model's data about its frames.
-_BYTES_AT_ONCE = 12 << 30
+#: Calls of the engine at once: what a program does is worked out by one thread, and while it does that for
+#: one call, the configurations of the other run.
+_CALLS = 2
+#: Memory that the runs of one call may use together, and what a byte of a workload takes of it, as measured:
+#: its page table's share and the model's data about its frames.
+_BYTES_AT_ONCE = (12 << 30) // _CALLS
 _BYTES_PER_BYTE = 1 / 64
+
+
+class _StoppedError(Exception):
+    """Another call failed, or the user wants to stop."""
 
 
 def _kept(store: Store, job: Job) -> Run | None:
@@ -82,8 +92,7 @@ def _mixed(request: dict[str, Any], progress: Callable[[int, int | None], None])
     for number, members in enumerate(alike.values()):
 
         def part(done: int, whole: int | None, number: int = number) -> None:
-            if whole:
-                progress(number * whole + done, whole * len(alike))
+            progress(number * (whole or 0) + done, whole and whole * len(alike))
 
         runs = _mixed_alike({**request, "runs": [request["runs"][at] for at in members]}, part)
         found |= zip(members, runs, strict=True)
@@ -104,7 +113,7 @@ def _mixed_alike(request: dict[str, Any], progress: Callable[[int, int | None], 
     members = [{"source": source, **lengths} for source in sources]
 
     def watch(_what: str, number: int) -> AbstractContextManager[mixing.Progress]:
-        return nullcontext(progress if number == len(programs) else lambda _done, _total: None)
+        return nullcontext(progress if number == len(programs) else lambda _done, _total: progress(0, None))
 
     mix = mixing.Mix(programs, members, request["seed"], request["threads"], watch)
     today = {**request["runs"][0], "scheme": settings.scheme(TODAY), "large_pages": 0}
@@ -263,19 +272,54 @@ def simulate(
     wanted = {job.key: job for job in jobs}
     results = {key: run for key, job in wanted.items() if (run := _kept(store, job)) is not None}
     pieces = batches(job for key, job in wanted.items() if key not in results)
-    total = sum(len(piece) * _lengths(piece[0].request)[0] for piece in pieces)
-    done = 0
-    for piece in pieces:
-        here = len(piece) * _lengths(piece[0].request)[0]
+    sizes = [len(piece) * _lengths(piece[0].request)[0] for piece in pieces]
+    done = [0] * len(pieces)
+    lock = threading.Lock()
 
-        def report(part: int, whole: int | None, done: int = done, here: int = here) -> None:
+    def call(number: int, stop: threading.Event) -> None:
+        piece, size = pieces[number], sizes[number]
+
+        def report(part: int, whole: int | None) -> None:
+            if stop.is_set():
+                raise _StoppedError
             if whole:  # else what this piece has done is not known yet
-                progress(done + int(here * min(part / whole, 1.0)), total)
+                with lock:
+                    done[number] = int(size * min(part / whole, 1.0))
+                    progress(sum(done), sum(sizes))
 
         found = _run_batch(piece, {**piece[0].request, "threads": threads}, report)
-        for job, run in zip(piece, found, strict=True):
-            store.put(job.key, run)
-            results[job.key] = run
-        done += here
-        progress(done, total)
+        with lock:
+            for job, result in zip(piece, found, strict=True):
+                store.put(job.key, result)
+                results[job.key] = result
+            done[number] = size
+            progress(sum(done), sum(sizes))
+
+    # Guests have the terminal and its signals for themselves.
+    alone = [number for number, piece in enumerate(pieces) if not piece[0].is_simulated]
+    together = [number for number, piece in enumerate(pieces) if piece[0].is_simulated]
+    # The longest first, so that none is left over alone.
+    together.sort(key=lambda number: -_seconds(pieces[number]))
+    _at_once(together, min(_CALLS, threads or len(os.sched_getaffinity(0))), call)
+    _at_once(alone, 1, call)
     return results
+
+
+def _at_once(numbers: Sequence[int], calls: int, run: Callable[[int, threading.Event], None]) -> None:
+    """Calls `run` for each of `numbers`, so many at once. After an error the others are told to stop."""
+    stop = threading.Event()
+    if calls == 1:  # here, where Ctrl-C is heard
+        for number in numbers:
+            run(number, stop)
+        return
+    with ThreadPoolExecutor(calls) as pool:
+        waiting = {pool.submit(run, number, stop) for number in numbers}
+        try:
+            while waiting:
+                # In between, signals are heard.
+                ended, waiting = wait(waiting, timeout=0.1, return_when=FIRST_COMPLETED)
+                for future in ended:
+                    future.result()
+        finally:
+            stop.set()
+            pool.shutdown(wait=False, cancel_futures=True)
