@@ -282,10 +282,10 @@ def simulate(
         def report(part: int, whole: int | None) -> None:
             if stop.is_set():
                 raise _StoppedError
-            if whole:  # else what this piece has done is not known yet
-                with lock:
+            with lock:
+                if whole:  # else what this piece has done is not known yet
                     done[number] = int(size * min(part / whole, 1.0))
-                    progress(sum(done), sum(sizes))
+                progress(sum(done), sum(sizes))
 
         found = _run_batch(piece, {**piece[0].request, "threads": threads}, report)
         with lock:
