@@ -368,6 +368,19 @@ def test_what_the_kernel_did_is_counted_where_it_belongs() -> None:
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("vm")
+def test_a_programs_walks_are_counted_also_once_its_root_is_flat() -> None:
+    pages = 40_000
+    command = [str(compiled.guest_program(compiled.SOURCES / "tests" / "gups.c")), str(pages), "0"]
+    phases, _ = counting.count(Machine("l4l3", memory="512M"), command)
+    loading = phases[bench.LOADING].walks
+    # Each page is written once. In the midst of it the kernel flattens the root.
+    assert loading.keys() == {3, 4}
+    assert loading[3] > pages / 20
+    assert pages <= sum(loading.values()) < pages * 1.01
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("vm")
 def test_page_faults_in_a_guest_are_counted_alike_in_every_boot(monkeypatch: pytest.MonkeyPatch) -> None:
     small = hosted.Bench("page", {"size_bytes": 2 << 20, "repetitions": 1})
     monkeypatch.setitem(hosted.BENCHES, "pagefault", small)

@@ -12,7 +12,9 @@
  *   PHASE walks-of-all ENTRIES N                    of all programs
  *
  * Walks that fault, and walks of the kernel, are left out, and so are those with nested paging (nested.c has them). A
- * walk belongs to the marker's program if it begins at the same CR3. Arguments: out=FILE, and addresses of the kernel:
+ * walk belongs to the marker's program if it begins at the same CR3. That changes when the kernel flattens the root of the
+ * program's tables, and when another program takes its place: then it is that of the thread that executed the marker, as
+ * long as there is this thread. Arguments: out=FILE, and addresses of the kernel:
  * timer=, syscall=, fault=, other= where it is entered for that; back= where it continues what an entry has interrupted
  * in the kernel itself; switch= where it has switched to another thread's stack (__switch_to); fresh= where a new
  * thread begins; tick= what it calls only in interrupts of a timer, whatever the entry. An instruction counts for the
@@ -64,6 +66,8 @@ static struct thread {
     /* Instructions of programs up to its latest entry; while other threads run, how many were its own since. */
     uint64_t user_at_entry;
 } threads[THREADS_MAX], *current = &threads[0];
+/* Who executed the marker that began the phase, if it is still there. */
+static struct thread *marking;
 /* Whether the kernel has switched to another thread that is not known yet; and where it switches. */
 static bool switching;
 static uint64_t switch_address;
@@ -143,6 +147,9 @@ static void on_place(unsigned int vcpu, void *data)
         switching = true;
     } else if (what == FRESH) {
         current->depth = 0;
+        /* Whoever had this stack before is gone. */
+        if (current == marking)
+            marking = NULL;
     } else if (what == TICK) {
         if (current->depth)
             current->causes[current->depth - 1] = TIMER;
@@ -166,6 +173,7 @@ static void on_marker(unsigned int vcpu, void *data)
     phase++;
     marker = (intptr_t)data;
     marked_root = root;
+    marking = current;
 }
 
 static void on_block(qemu_plugin_id_t id, struct qemu_plugin_tb *block)
@@ -201,6 +209,8 @@ static void on_walk(qemu_plugin_id_t id, unsigned int vcpu, const struct qemu_pl
     if (!walk->is_user || walk->stage != QEMU_PLUGIN_PAGE_WALK_SINGLE)
         return;
     root = walk->root;
+    if (current == marking)
+        marked_root = root;
     if (walk->faulted || walk->n_entries > ENTRIES_MAX)
         return;
     walks_of_all[walk->n_entries]++;
