@@ -32,10 +32,10 @@ bool stopped[CPUS];		/* the stopper thread has it */
 bool stopping;
 
 byte running;
-bool synced, ldt_written;
+bool synced, ldt_written, returned;
 
 /*
- * Locks: mmap_lock, that of the LDT, those of reverse mappings, those of mappings, cpu_hotplug_lock (which is tried),
+ * Locks: mmap_lock, that of the LDT, those of reverse mappings, those of mappings and cpu_hotplug_lock (which are tried),
  * mm_all_locks_mutex, pgd_lock.
  */
 #define CPU_HOTPLUG	0
@@ -151,25 +151,34 @@ inline interrupt_cpu(c)
 /* promote_root() */
 proctype promote_root()
 {
-	bool stops[CPUS], locked, got;
+	bool stops[CPUS], vmas, locked, got;
 
 #ifdef NO_CPUS_LOCK_LATE
 	read_lock(CPU_HOTPLUG);
 #endif
 	lock(MMAP_LOCK);
-#ifndef NO_START_WRITE
-	/* lock_vmas() */
+	/* lock_vmas(): that it tries for a while is the same as trying later */
+#ifdef NO_START_WRITE
+	vmas = true;
+#elif defined(NO_VMAS_TRYLOCK)
 	write_lock(VMA);
+	vmas = true;
+#else
+	write_trylock(VMA, vmas);
 #endif
 	/* lock_ldt() */
+	if
+	:: vmas ->
 #ifdef NO_LDT_LOCK
-	locked = true;
+		locked = true
 #elif defined(NO_LDT_TRYLOCK)
-	lock(LDT);
-	locked = true;
+		lock(LDT);
+		locked = true
 #else
-	trylock(LDT, locked);
+		trylock(LDT, locked)
 #endif
+	:: else
+	fi;
 	if
 	:: locked ->
 		/* mm_take_all_locks() */
@@ -254,12 +263,16 @@ proctype promote_root()
 	fi;
 #ifndef NO_START_WRITE
 	/* With mmap_lock, as vma_end_write_all() does */
-	write_unlock(VMA);
+	if
+	:: vmas -> write_unlock(VMA)
+	:: else
+	fi;
 #endif
 	unlock(MMAP_LOCK);
 #ifdef NO_CPUS_LOCK_LATE
 	read_unlock(CPU_HOTPLUG);
 #endif
+	returned = true;
 	running--
 }
 
@@ -333,6 +346,15 @@ proctype fault_waits_for_all_locks()
 	running--
 }
 
+/* The same, and who serves it is the task that flattens here: it answers when it is back in user space. */
+proctype fault_waits_for_this_task()
+{
+	read_lock(VMA);
+	returned;
+	read_unlock(VMA);
+	running--
+}
+
 inline run_cpus()
 {
 	online[0] = true;
@@ -361,6 +383,7 @@ init
 		:: run hotplug()
 		:: run fault_is_served()
 		:: run fault_waits_for_all_locks()
+		:: run fault_waits_for_this_task()
 		fi
 	};
 	running == 0;
