@@ -2212,6 +2212,200 @@ static void test_limit(void)
 	unmount_cgroups(THREADS);
 }
 
+/*
+ * A table of level 2 that processes share goes from one of them, which holds no lock for it, while that process looks for
+ * what to flatten.
+ */
+static void *look_on(void *argument)
+{
+	volatile size_t *looks = argument;
+
+	for (;; ++*looks)
+		prctl(PR_SET_FLAT_PAGE_TABLES, FLAT_DEFAULT, 0, 0, 0);
+	return NULL;
+}
+
+static void *touch_on(void *memory)
+{
+	for (;;)
+		(void)*(volatile char *)memory;
+	return NULL;
+}
+
+static void unshare_table(void)
+{
+	/* It may be the one or the other that hardly comes to its turn. */
+	enum { HOLES = 300, LOOKS = 150000 };
+	const size_t dense = 508 * 2 * MIB;
+	struct uffdio_api api = { .api = UFFD_API, .features = UFFD_FEATURE_POISON };
+	struct uffdio_register range = {
+		.range = { (uintptr_t)FAR, GIB },
+		.mode = UFFDIO_REGISTER_MODE_MISSING,
+	};
+	struct uffdio_poison poison = { .range = { (uintptr_t)FAR + 2 * MIB, dense } };
+	int file = memfd_create("shared", MFD_HUGETLB);
+	volatile size_t *looks = mmap(NULL, PAGE, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+	pthread_t thread;
+	pid_t child;
+
+	CHECK(looks != MAP_FAILED && file >= 0 && !ftruncate(file, GIB));
+	CHECK(mmap(FAR, GIB, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_FIXED_NOREPLACE | MAP_NORESERVE, file, 0) == FAR);
+	*FAR = 1;
+	/* Entries in use that need no memory, and which a look has to count. */
+	uffd = syscall(SYS_userfaultfd, O_CLOEXEC);
+	CHECK(uffd >= 0 && !ioctl(uffd, UFFDIO_API, &api));
+	CHECK(!ioctl(uffd, UFFDIO_REGISTER, &range));
+	CHECK(!ioctl(uffd, UFFDIO_POISON, &poison) && poison.updated == (__s64)dense);
+	CHECK(!ioctl(uffd, UFFDIO_UNREGISTER, &range.range) && !close(uffd));
+	child = fork();
+	CHECK(child >= 0);
+	if (!child) {
+		CHECK(!pthread_create(&thread, NULL, look_on, (void *)looks));
+		touch_on(FAR);
+	}
+	CHECK(!pthread_create(&thread, NULL, look_on, (void *)(looks + 1)));
+	for (int hole = 0; hole < HOLES || looks[0] + looks[1] < LOOKS; hole++) {
+		/* Where nothing is; all the same the table is shared no more. Whoever touches it next shares it again. */
+		CHECK(!fallocate(file, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, GIB - 2 * MIB, 2 * MIB));
+		CHECK(*(volatile char *)FAR == 1);
+	}
+	CHECK(!waitpid(child, NULL, WNOHANG));
+	CHECK(!kill(child, SIGKILL) && waitpid(child, NULL, 0) == child);
+}
+
+static void test_unshare(void)
+{
+	set("/proc/sys/vm/nr_hugepages", 4);
+	if (number("/proc/meminfo", "HugePages_Free:") < 1)
+		exit(SKIPPED);
+	/* So many entries are in use there, and nowhere else. */
+	if (!access(SYSCTL "threshold", F_OK))
+		set(SYSCTL "threshold", 500);
+	in_child(unshare_table);
+}
+
+/* Whether this process's first thread has ended. */
+static bool leader_ended(void)
+{
+	char line[256];
+	FILE *file = fopen("/proc/self/stat", "r");
+
+	CHECK(file && fgets(line, sizeof(line), file));
+	fclose(file);
+	return strstr(line, ") Z ");
+}
+
+/* The kernel finds a process whose first thread has ended, for its daemon and for debugfs. */
+static void *grow_without_leader(void *unused)
+{
+	const int level = mode_is("l3l2") ? 3 : mode_is("l2l1 l4l3+l2l1 compendia") ? 2 : 0;
+	const size_t bytes = 70 * 2 * MIB;
+
+	while (!leader_ended())
+		poll(NULL, 0, 1);
+	fill(map_at(FAR, bytes, MAP_PRIVATE), bytes, 2 * MIB, 95);
+	if (level) {
+		CHECK(!is_flat(level, FAR));
+		set(SYSCTL "threshold", 1);
+		for (int tries = 0; tries < 500 && !is_flat(level, FAR); tries++)
+			poll(NULL, 0, 20);
+		CHECK(is_flat(level, FAR));
+	}
+	verify(FAR, bytes, 2 * MIB, 95);
+	_exit(0);
+	return unused;
+}
+
+static void outlive_leader(void)
+{
+	pthread_t thread;
+
+	CHECK(!pthread_create(&thread, NULL, grow_without_leader, NULL));
+	/* This thread alone. */
+	syscall(SYS_exit, 0);
+}
+
+static void test_leader(void)
+{
+	CHECK(!put("/proc/sys/vm/drop_caches", "3"));
+	CHECK(!put("/proc/sys/vm/compact_memory", "1"));
+	if (!access(SYSCTL "threshold", F_OK)) {
+		set(SYSCTL "threshold", 512);
+		set(SYSCTL "scan_millisecs", 1);
+	}
+	in_child(outlive_leader);
+}
+
+/*
+ * Page faults that find large pages of a file, or make them, in a flat range: it gives way for the 32nd, or for the first
+ * that is asked for.
+ */
+static void find_large_pages(bool made, bool asked)
+{
+	enum { PAGES = 40 };
+	const bool flattens = mode_is("l2l1 l4l3+l2l1 compendia");
+	const size_t step = 2 * MIB;
+	const int before = asked || !flattens ? 0 : 31;
+	int file = memfd_create("found", 0);
+	char *found = FAR + 128 * MIB;
+
+	CHECK(file >= 0 && !ftruncate(file, PAGES * step));
+	for (size_t at = 0; made && at < PAGES * step; at += step)
+		CHECK(pwrite(file, &at, sizeof(at), at) == sizeof(at));
+	map_at(FAR, 64 * MIB, MAP_PRIVATE);
+	if (prctl(PR_SET_FLAT_PAGE_TABLES, FLAT_ALWAYS, 0, 0, 0))
+		CHECK(errno == EINVAL);
+	fill(FAR, 64 * MIB, step, 96);
+	CHECK(!flattens || is_flat(2, FAR));
+	CHECK(mmap(found, PAGES * step, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_FIXED_NOREPLACE, file, 0) == found);
+	if (asked)
+		CHECK(!madvise(found, PAGES * step, MADV_HUGEPAGE));
+	for (int page = 0; page < PAGES; page++) {
+		size_t *word = (size_t *)(found + page * step);
+
+		if (!made)
+			*word = page * step;
+		CHECK(*(volatile size_t *)word == page * step);
+		CHECK((flattens && is_flat(2, FAR)) == (page < before));
+	}
+	CHECK(number("/proc/self/smaps", "ShmemPmdMapped:") == (PAGES - before) * step / KIB);
+	verify(FAR, 64 * MIB, step, 96);
+}
+
+static void find_made(void)
+{
+	find_large_pages(true, false);
+}
+
+static void find_made_and_asked(void)
+{
+	find_large_pages(true, true);
+}
+
+static void find_none(void)
+{
+	find_large_pages(false, false);
+}
+
+static void find_none_and_asked(void)
+{
+	find_large_pages(false, true);
+}
+
+static void test_found(void)
+{
+	if (access(THP "shmem_enabled", W_OK))
+		exit(SKIPPED);
+	CHECK(!put("/proc/sys/vm/drop_caches", "3"));
+	CHECK(!put("/proc/sys/vm/compact_memory", "1"));
+	CHECK(!put(THP "shmem_enabled", "force"));
+	in_child(find_made);
+	in_child(find_made_and_asked);
+	in_child(find_none);
+	in_child(find_none_and_asked);
+	CHECK(!put(THP "shmem_enabled", "never"));
+}
+
 static const struct {
 	const char *name;
 	void (*run)(void);
@@ -2229,7 +2423,8 @@ static const struct {
 	{ "move", test_move },	       { "meet", test_meet },	  { "reclaim", test_reclaim },
 	{ "retract", test_retract },   { "idle", test_idle },	  { "poisoned", test_poisoned },
 	{ "halfway", test_halfway },   { "asked", test_asked },	  { "policy", test_policy },
-	{ "passes", test_passes },     { "limit", test_limit },
+	{ "passes", test_passes },     { "limit", test_limit },	  { "unshare", test_unshare },
+	{ "leader", test_leader },     { "found", test_found },
 };
 
 int main(int argc, char **argv)

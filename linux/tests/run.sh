@@ -187,7 +187,8 @@ for name; do
     case $name in
     flush*) flush "$name" ;;
     hugetlb | pressure | stress) $name ;;
-    later | large | fits | cgroup | merge | counted | cap | exits | idle | poisoned | halfway | asked | policy | passes | limit)
+    later | large | fits | cgroup | merge | counted | cap | exits | idle | poisoned | halfway | asked | policy | passes | limit | \
+        unshare | leader | found)
         tuned "$name"
         ;;
     stressor-*) limited stress-ng --verify --temp-path /tmp --timeout 2 --"${name#stressor-}" 2 ;;

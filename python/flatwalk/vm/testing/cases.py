@@ -24,6 +24,7 @@ _SHORT = (
     *("populate", "fork", "exec", "mremap", "thp", "switch", "later"),
     *("large", "fits", "cgroup", "merge", "counted", "cap", "exits"),
     *("idle", "poisoned", "halfway", "asked", "policy", "passes", "limit"),
+    *("unshare", "leader", "found"),
 )
 #: All tests of ours.
 OURS = (
