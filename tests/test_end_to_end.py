@@ -502,7 +502,8 @@ def test_signals_are_heard_while_the_engine_works(
 # Runs the command line; each report of progress sends a signal.
 SIGNALLED = """
 import os, sys
-from flatwalk import cli, output
+from flatwalk import cli
+from flatwalk.terminal import output
 
 number = int(sys.argv.pop(1))
 

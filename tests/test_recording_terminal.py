@@ -25,7 +25,8 @@ read -r _
 # Runs `flatwalk record`. Progress is shown at once, and only when the test says so.
 IN_TURNS = """
 import os, sys
-from flatwalk import cli, output
+from flatwalk import cli
+from flatwalk.terminal import output
 
 turns, shown = int(sys.argv.pop(1)), int(sys.argv.pop(1))
 

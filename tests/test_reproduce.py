@@ -295,6 +295,28 @@ def test_two_calls_at_once_end_together(
     assert len(runs.simulate(jobs, cache.Store(tmp_path), 2, lambda *_: None)) == 6
 
 
+def test_calls_at_once_have_room_together() -> None:
+    gib = 1 << 30
+    present: set[int] = set()
+    seen: list[set[int]] = []
+    lock, both = threading.Lock(), threading.Barrier(2)
+
+    def run(number: int, _stop: threading.Event) -> None:
+        with lock:
+            present.add(number)
+            seen.append(set(present))
+        if number in {1, 3}:  # they wait for each other
+            both.wait(60)
+        with lock:
+            present.remove(number)
+
+    runs.at_once({0: 20 * gib, 1: 8 * gib, 2: 8 * gib, 3: 2 * gib}, 2, run)
+    assert set().union(*seen) == {0, 1, 2, 3}
+    assert {1, 3} in seen
+    assert all(other == {0} for other in seen if 0 in other), "more than there may be: alone"
+    assert not any({1, 2} <= other for other in seen), "too much together"
+
+
 def exact(ours: float | None, half: float = 0.0) -> Value:
     """A figure with an interval of this half width."""
     if ours is None:

@@ -10,7 +10,7 @@ import json
 import os
 import resource
 import threading
-from concurrent.futures import FIRST_COMPLETED, ThreadPoolExecutor, wait
+from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, cast
@@ -33,10 +33,11 @@ if TYPE_CHECKING:
 #: Calls of the engine at once: what a program does is worked out by one thread, and while it does that for
 #: one call, the configurations of the other run.
 _CALLS = 2
-#: Memory that the runs of one call may use together, and what a byte of a workload takes of it, as measured:
-#: its page table's share and the model's data about its frames.
-_BYTES_AT_ONCE = (12 << 30) // _CALLS
+#: Memory that all calls may use together, and what a byte of a workload takes of it: in each run, as
+#: measured, its page table and the model's data about its frames; and in the workload itself at most.
+_BYTES_AT_ONCE = 12 << 30
 _BYTES_PER_BYTE = 1 / 64
+_OWN_BYTES_PER_BYTE = 1 / 6
 
 
 class _StoppedError(Exception):
@@ -68,7 +69,7 @@ def batches(jobs: Iterable[Job]) -> list[list[Job]]:
     for group in groups.values():
         members = list(group.values())
         each = max(_size_bytes(members[0].request["source"]) * _BYTES_PER_BYTE, 1)
-        most = max(int(_BYTES_AT_ONCE / each), 1)
+        most = max(int(_BYTES_AT_ONCE / _CALLS / each), 1)
         # Small pieces, so that an interrupted call loses little: results are kept piece by piece.
         most = min(most, 64)
         found += [members[start : start + most] for start in range(0, len(members), most)]
@@ -300,26 +301,44 @@ def simulate(
     together = [number for number, piece in enumerate(pieces) if piece[0].is_simulated]
     # The longest first, so that none is left over alone.
     together.sort(key=lambda number: -_seconds(pieces[number]))
-    _at_once(together, min(_CALLS, threads or len(os.sched_getaffinity(0))), call)
-    _at_once(alone, 1, call)
+    memory = {number: _bytes(pieces[number]) for number in together}
+    at_once(memory, min(_CALLS, threads or len(os.sched_getaffinity(0))), call)
+    at_once(dict.fromkeys(alone, 0.0), 1, call)
     return results
 
 
-def _at_once(numbers: Sequence[int], calls: int, run: Callable[[int, threading.Event], None]) -> None:
-    """Calls `run` for each of `numbers`, so many at once. After an error the others are told to stop."""
+def _bytes(piece: Sequence[Job]) -> float:
+    """Memory that a batch takes, at most."""
+    return _size_bytes(piece[0].request["source"]) * (len(piece) * _BYTES_PER_BYTE + _OWN_BYTES_PER_BYTE)
+
+
+def at_once(memory: Mapping[int, float], calls: int, run: Callable[[int, threading.Event], None]) -> None:
+    """Calls `run` for each number, in order as far as memory permits. After an error the others stop.
+
+    Args:
+        memory: What each of them takes, in bytes. One that takes more than there may be runs alone.
+        calls: How many at once.
+        run: Gets the number, and what is set when it is to stop.
+    """
     stop = threading.Event()
     if calls == 1:  # here, where Ctrl-C is heard
-        for number in numbers:
+        for number in memory:
             run(number, stop)
         return
+    left, running = list(memory), dict[Future[None], int]()
     with ThreadPoolExecutor(calls) as pool:
-        waiting = {pool.submit(run, number, stop) for number in numbers}
         try:
-            while waiting:
+            while left or running:
+                used = sum(memory[number] for number in running.values())
+                fits = (number for number in left if not running or used + memory[number] <= _BYTES_AT_ONCE)
+                following = next(fits, None) if len(running) < calls else None
+                if following is not None:
+                    left.remove(following)
+                    running[pool.submit(run, following, stop)] = following
+                    continue
                 # In between, signals are heard.
-                ended, waiting = wait(waiting, timeout=0.1, return_when=FIRST_COMPLETED)
-                for future in ended:
+                for future in wait(running, timeout=0.1, return_when=FIRST_COMPLETED).done:
+                    del running[future]
                     future.result()
         finally:
             stop.set()
-            pool.shutdown(wait=False, cancel_futures=True)
