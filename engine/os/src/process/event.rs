@@ -77,11 +77,11 @@ impl<In: Address, Out: Physical> Process<In, Out> {
         flushes: &mut Flushes<In>,
     ) -> Result<(), OsError> {
         let pages = self.pages(address, length)?;
-        let replaces = self.areas.intersecting(pages.clone()).next().is_some();
+        let was_mapped = self.areas.intersecting(pages.clone()).next().is_some();
         self.areas.map(pages.clone(), attributes);
         let replaced = self.given_up(address, length)?;
         self.reconcile(&replaced, Effect::Discard, flushes)?;
-        if replaces {
+        if was_mapped {
             self.free_nodes(&replaced, flushes)?;
         }
         if replaced != pages {

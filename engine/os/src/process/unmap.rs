@@ -56,7 +56,9 @@ impl<In: Address, Out: Physical> Process<In, Out> {
         let freed = table.free_empty(memory, first, last, &mut keeps).map_err(OsError::Table)?;
         let changes =
             memory.unmetered(|memory| table.split_sparse_in(memory, first, last, &mut keeps));
-        freed.into_iter().for_each(|flush| flushes.add(flush));
+        if let Some(freed) = freed {
+            flushes.add(freed);
+        }
         self.count_density_changes(changes, flushes);
         Ok(())
     }

@@ -241,7 +241,9 @@ fn map(
         let mut all = Vec::new();
         run.system
             .fault(stopped.untranslated, AccessKind::Load, &mut |handled| all.push(handled))?;
-        all.iter().for_each(|handled| run.mmu.carry_out(&handled.flushes));
+        for handled in &all {
+            run.mmu.carry_out(&handled.flushes);
+        }
         let (who, at) = match stopped.untranslated {
             Untranslated::Virtual(at) => ("the operating system", at.raw()),
             Untranslated::GuestPhysical(at) => ("the host", at.raw()),
