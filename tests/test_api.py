@@ -449,7 +449,7 @@ def test_threads_run_at_the_same_time_and_find_the_same() -> None:
 def test_ctrl_c_ends_a_simulation() -> None:
     program = """
 import flatwalk as fw
-from flatwalk import output
+from flatwalk.terminal import output
 output.Progress.__call__ = lambda *_: print("begun", flush=True)
 try:
     fw.simulate(workload="gups:64MiB", instructions="100G", mode="functional", exhaustive=True, warmup=0)

@@ -367,7 +367,6 @@ def test_ctrl_c_ends_a_simulation_in_python(then: str, tmp_path: Path) -> None:
     program = """
 import os, time
 import flatwalk as fw
-from flatwalk import prototypes
 from tests.prototypes.leaf_map import LeafMap
 class Slow(LeafMap):
     begun = False
