@@ -3,7 +3,7 @@
 use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, BTreeSet};
 
-use rustc_hash::FxHashMap;
+use rustc_hash::{FxHashMap, FxHashSet};
 
 use super::sizes::Sizes;
 use crate::addr::{Address, Hpa};
@@ -36,8 +36,9 @@ pub struct Memory {
     /// What happened since [`Memory::begin`].
     pub counts: Counts,
     reads: Cell<u64>,
-    /// Addresses read since then.
-    read_at: RefCell<BTreeSet<u64>>,
+    /// Cache lines read since then, and the last of them: tables are read in order, millions of words at once.
+    lines_read: RefCell<FxHashSet<u64>>,
+    last_line: Cell<Option<u64>>,
 }
 
 /// What was asked of the memory.
@@ -70,7 +71,8 @@ impl Memory {
     pub fn begin(&mut self, refuse: u32, refuse_large: bool) {
         self.counts = Counts::default();
         self.reads.set(0);
-        self.read_at.take();
+        self.lines_read.take();
+        self.last_line.take();
         (self.refuse, self.refuse_large) = (refuse, refuse_large);
     }
 
@@ -83,7 +85,7 @@ impl Memory {
     /// The blocks given out, by address, that were read since [`Memory::begin`].
     pub fn blocks_read(&self) -> BTreeSet<u64> {
         let block = |&at: &u64| self.live.range(..=at).next_back().map(|(&start, _)| start);
-        self.read_at.borrow().iter().filter_map(block).collect()
+        self.lines_read.borrow().iter().filter_map(block).collect()
     }
 
     /// Words other than zero from `start` on, with their addresses.
@@ -126,7 +128,10 @@ impl Memory {
 impl EntryMemory<Hpa> for Memory {
     fn read(&self, at: Hpa) -> u64 {
         self.reads.set(self.reads.get() + 1);
-        self.read_at.borrow_mut().insert(at.raw());
+        let line = at.raw() & !63;
+        if self.last_line.replace(Some(line)) != Some(line) {
+            self.lines_read.borrow_mut().insert(line);
+        }
         self.get(at.raw())
     }
 }

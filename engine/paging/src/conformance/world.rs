@@ -36,6 +36,8 @@ pub(super) struct World<'a> {
     pages: BTreeMap<u64, Page>,
     hardware: Hardware,
     next_frame: u64,
+    /// Pages that were unmapped, and whose nodes stayed.
+    left: Vec<u64>,
 }
 
 impl<'a> World<'a> {
@@ -53,7 +55,17 @@ impl<'a> World<'a> {
         memory.end();
         let table = succeeds(PageTable::new(&layout, &layout, &mut memory), "a new table")?;
         let (pages, hardware) = (BTreeMap::new(), Hardware::default());
-        Ok(Self { done, layout, sizes, memory, table, pages, hardware, next_frame: 1 << 40 })
+        Ok(Self {
+            done,
+            layout,
+            sizes,
+            memory,
+            table,
+            pages,
+            hardware,
+            next_frame: 1 << 40,
+            left: Vec::new(),
+        })
     }
 
     fn frame(&mut self, level: Level) -> u64 {
@@ -250,6 +262,8 @@ impl<'a> World<'a> {
         if with_nodes {
             let done = self.table.split_sparse(&mut self.memory, input);
             self.hardware.flush(&self.table, done.flush);
+        } else {
+            self.left.push(start);
         }
         Ok(())
     }
@@ -421,9 +435,8 @@ impl<'a> World<'a> {
             self.unmap(start, number % 2 == 0)?;
         }
         self.check()?;
-        let half = self.sizes.all() / 2;
-        for first in [0, half].map(|first| self.sizes.canonical(first)) {
-            self.free_empty(first, first.wrapping_add((half - 1) as u64), u64::MAX)?;
+        for start in std::mem::take(&mut self.left) {
+            self.free_empty(start, start, u64::MAX)?;
         }
         self.check()?;
         if let Some(tree) = self.table.tree() {

@@ -29,6 +29,8 @@ impl<In: Address, Out: Physical> Tree<In, Out> {
         check_page(self.geometry, input.raw(), level)?;
         check_frame(self.geometry, frame, level)?;
         let mut made = Made::nothing();
+        // What the topmost node that is made here is for.
+        let mut made_bytes = 0;
         let mut at = self.root;
         let mut path = Path::from(at);
         while at.bottom() > level {
@@ -37,9 +39,15 @@ impl<In: Address, Out: Physical> Tree<In, Out> {
                     self.child(base, level, width).ok_or(TableError::Corrupt(input.raw()))?
                 }
                 Decoded::Absent => {
-                    self.attach(memory, shape, at, input, &mut made).inspect_err(|_| {
-                        self.prune(memory, path, input, &mut |_, _| false);
-                    })?
+                    let child =
+                        self.attach(memory, shape, at, input, &mut made).inspect_err(|_| {
+                            // Nodes that were there stay, also if they hold nothing.
+                            let keeps =
+                                |first: In, last: In| last.raw() - first.raw() >= made_bytes;
+                            self.prune(memory, path, input, &mut { keeps });
+                        })?;
+                    made_bytes = made_bytes.max(self.geometry.span(at.bottom()));
+                    child
                 }
                 Decoded::Mapped { .. } => return Err(TableError::Occupied(input.raw())),
                 Decoded::Reserved => return Err(TableError::Corrupt(input.raw())),

@@ -43,7 +43,8 @@ impl<In: Address, Out: Physical> Tree<In, Out> {
         match self.translate(memory, input) {
             // One entry for the whole page, and it is absent.
             Err(Fault::NotPresent { level: at, .. }) if at >= level => true,
-            Err(Fault::NotPresent { level: at, entry_address }) if at + 1 == level => {
+            // The others are of pages, too: those of a higher level may lead to nodes that hold nothing.
+            Err(Fault::NotPresent { level: 1, entry_address }) if level == 2 => {
                 let entry = |i| Entry(memory.read(entry_address.offset(i * 8)));
                 (0..self.geometry.node_entries(1)).all(|i| !entry(i).is_present())
             }
