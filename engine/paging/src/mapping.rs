@@ -32,6 +32,16 @@ impl<In: Address> Flush<In> {
         Self { start, last: start.offset(bytes - 1), leaves, tables }
     }
 
+    /// One that covers both.
+    pub fn and(self, other: Self) -> Self {
+        Self {
+            start: self.start.min(other.start),
+            last: self.last.max(other.last),
+            leaves: self.leaves | other.leaves,
+            tables: self.tables | other.tables,
+        }
+    }
+
     /// Bytes concerned, 2^64 at most.
     pub fn length_bytes(&self) -> u128 {
         u128::from(self.last.raw() - self.start.raw()) + 1
@@ -113,12 +123,7 @@ impl<In: Address> DensityChanges<In> {
     /// These and more.
     pub(crate) fn and(self, more: Self) -> Self {
         let flush = match (self.flush, more.flush) {
-            (Some(one), Some(other)) => Some(Flush {
-                start: one.start.min(other.start),
-                last: one.last.max(other.last),
-                leaves: one.leaves | other.leaves,
-                tables: one.tables | other.tables,
-            }),
+            (Some(one), Some(other)) => Some(one.and(other)),
             (one, other) => one.or(other),
         };
         Self {

@@ -73,15 +73,7 @@ impl<In> Default for Flushes<In> {
 impl<In: Address> Flushes<In> {
     pub(super) fn add(&mut self, more: Flush<In>) {
         let known = if more.leaves { &mut self.leaves } else { &mut self.tables };
-        *known = Some(match *known {
-            None => more,
-            Some(known) => Flush {
-                start: known.start.min(more.start),
-                last: known.last.max(more.last),
-                leaves: more.leaves,
-                tables: known.tables | more.tables,
-            },
-        });
+        *known = Some(known.map_or(more, |known| known.and(more)));
     }
 
     pub(super) fn extend(&mut self, more: Self) {

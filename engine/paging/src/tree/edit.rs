@@ -120,11 +120,9 @@ impl<In: Address, Out: Physical> Tree<In, Out> {
         memory: &mut impl TableMemory<Out>,
         input: In,
     ) -> Result<(Mapping<In, Out>, Flush<In>), TableError> {
-        let (path, frame, level) = self.find(memory, input)?;
-        let mapping = self.mapping(memory, path.last(), input, frame, level);
-        self.clear(memory, path.last(), input, level);
+        let (path, mapping) = self.take_away(memory, input)?;
         let tables = self.prune(memory, path, input, &mut |_, _| false).is_some();
-        Ok((mapping, self.leaf_flush(mapping.input, level, tables)))
+        Ok((mapping, self.leaf_flush(mapping.input, mapping.level, tables)))
     }
 
     /// Takes away the page that `input` lies in. Its nodes stay, also if they hold nothing any more:
@@ -137,10 +135,20 @@ impl<In: Address, Out: Physical> Tree<In, Out> {
         memory: &mut impl TableMemory<Out>,
         input: In,
     ) -> Result<(Mapping<In, Out>, Flush<In>), TableError> {
+        let (_, mapping) = self.take_away(memory, input)?;
+        Ok((mapping, self.leaf_flush(mapping.input, mapping.level, false)))
+    }
+
+    /// Clears the entries of the page that `input` lies in. Gives the nodes that they stood in, and the page.
+    fn take_away(
+        &mut self,
+        memory: &mut impl TableMemory<Out>,
+        input: In,
+    ) -> Result<(Path<Out>, Mapping<In, Out>), TableError> {
         let (path, frame, level) = self.find(memory, input)?;
         let mapping = self.mapping(memory, path.last(), input, frame, level);
         self.clear(memory, path.last(), input, level);
-        Ok((mapping, self.leaf_flush(mapping.input, level, false)))
+        Ok((path, mapping))
     }
 
     /// Frees the nodes that hold nothing on the way to addresses from `first` to `last`, but for those
@@ -165,9 +173,7 @@ impl<In: Address, Out: Physical> Tree<In, Out> {
             let (path, _) = self.reach(memory, input)?;
             let path = self.with_merged(path, input);
             let Some(flush) = self.prune(memory, path, input, keeps) else { continue };
-            let start = freed.map_or(flush.start, |freed| freed.start.min(flush.start));
-            let last = freed.map_or(flush.last, |freed| freed.last.max(flush.last));
-            freed = Some(Flush { start, last, ..flush });
+            freed = Some(freed.map_or(flush, |freed| freed.and(flush)));
         }
         Ok(freed)
     }

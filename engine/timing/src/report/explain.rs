@@ -1,7 +1,7 @@
 //! Explains one translation step by step, in the state that a trace leaves the machine in.
 
 use flatwalk_os::OsError;
-use flatwalk_paging::keyed::{Keyed, LineRead, ReadWords};
+use flatwalk_paging::keyed::{Design, Keyed, ReadWords};
 use flatwalk_paging::{
     AccessKind, Address, Decoded, Entry, Geometry, Gva, Hpa, Level, PageTable, Physical,
     levels_spanned,
@@ -447,19 +447,14 @@ fn explain_read(run: &Run, on_path: &Read, read: Option<Read>, free: bool) -> Ex
         (Walker::Nested(nested), Stage::Two) => ("  host ", "gPA", nested.host.geometry()),
     };
     if let Some(line) = on_path.line {
-        let words = |line: &LineRead, bits: &str| match (walker, on_path.stage) {
-            (Walker::Native(caches), _) => line_words(caches, line, bits),
-            (Walker::Nested(nested), Stage::One) => line_words(&nested.guest, line, bits),
-            (Walker::Nested(nested), Stage::Two) => line_words(&nested.host, line, bits),
+        let design = match (walker, on_path.stage) {
+            (Walker::Native(caches), _) => design_of(caches),
+            (Walker::Nested(nested), Stage::One) => design_of(&nested.guest),
+            (Walker::Nested(nested), Stage::Two) => design_of(&nested.host),
         };
-        let shared = match (walker, on_path.stage) {
-            (Walker::Native(caches), _) => shared_shift(caches, &line),
-            (Walker::Nested(nested), Stage::One) => shared_shift(&nested.guest, &line),
-            (Walker::Nested(nested), Stage::Two) => shared_shift(&nested.host, &line),
-        };
-        let low = geometry.shift(line.level.min(geometry.levels())) + shared;
-        let bits = (geometry.address_bits() - 1, low);
-        let words = words(&line, &format!("{input}[{}:{}]", bits.0, bits.1));
+        let page = geometry.shift(line.level.min(geometry.levels()));
+        let bits = (geometry.address_bits() - 1, page + design.pages_shift(&line));
+        let words = design.explain(&line, &format!("{input}[{}:{}]", bits.0, bits.1));
         return explain_line(run, on_path, (whose, geometry, bits, words), read, free);
     }
     let width = on_path.top + 1 - on_path.level;
@@ -510,19 +505,11 @@ fn served(
     (served_by, cycles, how)
 }
 
-/// A line of the table that `caches` are for, in words.
-fn line_words<A: Physical>(caches: &Caches<A>, line: &LineRead, bits: &str) -> ReadWords {
+/// The design of the table that `caches` are for, of which lines are read.
+fn design_of<A: Physical>(caches: &Caches<A>) -> &dyn Design {
     match caches {
-        Caches::Keyed(side) => side.design().explain(line, bits),
+        Caches::Keyed(side) => side.design(),
         Caches::Tree(_) => unreachable!("entries of a tree are read one by one"),
-    }
-}
-
-/// Low bits of a page's number that say nothing of where `line` is.
-fn shared_shift<A: Physical>(caches: &Caches<A>, line: &LineRead) -> u8 {
-    match caches {
-        Caches::Keyed(side) => side.design().pages_shift(line),
-        Caches::Tree(_) => 0,
     }
 }
 
