@@ -1,5 +1,5 @@
 """An organisation or a mechanism is named by its own file and the registry: nothing else knows it. And files
-import each other in no circle."""
+import each other in no circle, nor do folders."""
 
 from __future__ import annotations
 
@@ -99,3 +99,14 @@ def imports(source: Path) -> dict[str, set[str]]:
 def test_files_import_each_other_in_no_circle(crate: Path) -> None:
     """The error names the files of a circle."""
     TopologicalSorter(imports(crate / "src")).prepare()
+
+
+@pytest.mark.parametrize("crate", CRATES, ids=lambda crate: crate.name)
+def test_folders_import_each_other_in_no_circle(crate: Path) -> None:
+    """Of a crate's folders, and the files beside them, some build on others and not the other way as well."""
+    graph: dict[str, set[str]] = {}
+    for name, uses in imports(crate / "src").items():
+        folder = name.split("::")[0]
+        graph.setdefault(folder, set()).update({use.split("::")[0] for use in uses} - {folder, ""})
+    del graph[""]
+    TopologicalSorter(graph).prepare()

@@ -16,6 +16,7 @@ pub mod mmu;
 pub mod prototypes;
 pub mod report;
 pub mod schemas;
+pub mod simulate;
 pub mod system;
 #[cfg(test)]
 mod tests;
@@ -24,13 +25,13 @@ pub use config::machine::Machine;
 pub use config::run::{Mode, RunConfiguration};
 pub use config::scheme::Scheme;
 pub use driver::error::SimulateError;
-pub use driver::mix::{check_mix, simulate_mix};
 pub use driver::sampling::{Limits, Places, Sampled, Sampling};
-pub use driver::simulate::{Simulation, simulate};
-pub use driver::workers::Workers;
 pub use report::response::Response;
 pub use report::result::RunResult;
 pub use schemas::Kind;
+pub use simulate::mix::{check_mix, simulate_mix};
+pub use simulate::workers::Workers;
+pub use simulate::{Simulation, simulate};
 
 /// Why a configuration cannot be run.
 #[derive(Debug, thiserror::Error)]

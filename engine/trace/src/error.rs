@@ -114,4 +114,9 @@ impl TraceError {
     pub(crate) fn damaged(path: &Path, offset: u64, what: impl Into<String>) -> Self {
         Self::Damaged { path: path.to_owned(), offset, what: what.into() }
     }
+
+    /// A progress callback asked to stop.
+    pub(crate) fn stopped(path: &Path) -> Self {
+        Self::Stopped { path: path.to_owned() }
+    }
 }

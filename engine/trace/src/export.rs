@@ -12,7 +12,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::disk::Target;
 use crate::error::TraceError;
-use crate::files::{Opened, Progress, stopped};
+use crate::files::{Opened, Progress};
 use crate::import::Format;
 use crate::import::champsim::{FLAGS, INSTRUCTION_POINTER, STACK_POINTER};
 use crate::model::{Block, Branch, Event, Instruction, Item, Operands, ThreadId};
@@ -92,7 +92,7 @@ pub fn export_to_file(
                 records.clear();
                 let (done, total) = source_trace.progress();
                 if progress(done, total).is_break() {
-                    return Err(stopped(source));
+                    return Err(TraceError::stopped(source));
                 }
             }
             Item::Event(Event::Gap { instructions }) => {

@@ -152,11 +152,6 @@ impl Opened {
     }
 }
 
-/// The error for a progress callback that asked to stop.
-pub(crate) fn stopped(path: &Path) -> TraceError {
-    TraceError::Stopped { path: path.to_owned() }
-}
-
 /// Reads bytes that `path` names in messages, with nothing known of a foreign trace beforehand.
 /// `format` is detected unless given.
 ///
@@ -264,7 +259,7 @@ fn copy(
             Item::Slice(slice) => {
                 writer.slice(epoch, &slice)?;
                 if progress(importer.progress().min(total), total).is_break() {
-                    return Err(stopped(path));
+                    return Err(TraceError::stopped(path));
                 }
             }
             Item::Event(event) => {

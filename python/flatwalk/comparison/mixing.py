@@ -5,7 +5,7 @@ length was not known, so that its windows are spread over what there is; how man
 as all programs have as many; and how fast each is. What a shared cache holds of each program depends on what
 each does in the same time. So what is read for all warm-ups takes as long, at the programs' speeds alone, and
 a program runs on behind its window for as long as the slowest takes for its own; at which speeds they run
-together, the engine sees (`engine/timing/src/driver/mix/windows.rs`).
+together, the engine sees (`engine/timing/src/simulate/mix/windows.rs`).
 
 Alone, a program has all of the shared cache, which it may take long to fill. What a program is weighed by
 is therefore warmed longer than what is compared.

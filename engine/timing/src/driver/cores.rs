@@ -6,7 +6,7 @@
 //! A trace says in which order stretches of threads were recorded, and no more: what two threads do
 //! within a few stretches may have been at the same time. So the slices between two events wait in
 //! queues, up to [`QUANTUM`] instructions for each core, and then whichever core's clock is furthest behind
-//! runs a few blocks, as in a mix ([`super::mix`]). Requests reach what is shared in the order of time but
+//! runs a few blocks, as in a mix ([`crate::simulate::mix`]). Requests reach what is shared in the order of time but
 //! for a turn. The recorded order holds between quanta: a core begins one no earlier than the quantum
 //! before began anywhere. It is idle until then; so are cores without work. What changes the address
 //! space, and where windows begin and end, is done between all slices before and all after it. A thread that
@@ -31,7 +31,7 @@ use crate::mmu::Mmu;
 /// time, which may be more, in the order in which they were full: a quantum ends within one if it has to.
 pub(crate) const QUANTUM: u64 = 1 << 16;
 /// Instructions in a turn, at least.
-pub(super) const TURN: u64 = 64;
+pub(crate) const TURN: u64 = 64;
 /// Instructions between two looks at the clock, where other processes take the cores.
 pub(super) const CLOCK: u64 = 10_000;
 

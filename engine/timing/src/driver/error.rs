@@ -51,7 +51,7 @@ pub enum SimulateError {
 
 impl SimulateError {
     /// Says of an error that it is this configuration's.
-    pub(super) fn refused(
+    pub(crate) fn refused(
         configuration: &RunConfiguration,
     ) -> impl FnOnce(ConfigError) -> Self + use<> {
         let scheme = configuration.scheme.name.clone();

@@ -64,7 +64,7 @@ pub enum Piece {
 
 /// True if an event is work of a kernel's. Populating and gaps stand for a part of the program that is not
 /// in the trace, and a recorded machine's entries for what its kernel did: no time. Names change nothing.
-pub(super) fn is_call(event: &Event) -> bool {
+pub(crate) fn is_call(event: &Event) -> bool {
     !matches!(
         event,
         Event::Populate { .. }
@@ -80,7 +80,7 @@ pub(super) fn is_call(event: &Event) -> bool {
 /// The first of a slice's blocks that have `enough` instructions together, or all of them: how many blocks,
 /// and their accesses and instructions.
 #[inline]
-pub(super) fn first_blocks<'a>(
+pub(crate) fn first_blocks<'a>(
     ids: &[u32],
     enough: u64,
     block: impl Fn(u32) -> &'a DecodedBlock,

@@ -10,11 +10,11 @@ use flatwalk_trace::{Source, SourceInfo};
 use serde::Serialize;
 
 use crate::config::scheme::TranslationMode;
+use crate::driver;
 use crate::driver::error::SimulateError;
 use crate::driver::predictions::Predictors;
 use crate::driver::run::{Run, RunConfiguration};
 use crate::driver::sampling::Limits;
-use crate::driver::simulate::new_run;
 use crate::driver::stretches::StretchReader;
 use crate::memory::hierarchy::Served;
 use crate::memory::reader::NoClock;
@@ -89,7 +89,7 @@ pub fn explain(
     let info: SourceInfo = source.info().clone();
     // What is explained is one core's.
     let configuration = RunConfiguration { cores: Some(1), ..configuration };
-    let mut run = new_run(configuration, &info, seed)?;
+    let mut run = driver::start(configuration, &info, seed)?;
     // Of a sample, what is recorded counts: its first instructions may lie in a gap.
     let most = (info.gap_instructions == 0).then_some(instructions);
     let limits = Limits { instructions: most, ..Limits::default() };

@@ -11,8 +11,8 @@ use flatwalk_trace::{
 use crate::config::scheme::{Scheme, TranslationMode};
 use crate::core::stack::Part;
 use crate::driver::sampling::{Limits, Places, Sampled, Sampling};
-use crate::driver::simulate::simulate;
 use crate::report::result::RunResult;
+use crate::simulate::simulate;
 use crate::tests::testing::{DATA, Pieces, Scenario, machine, merging_scheme, scheme, shipped};
 
 const PAGE: u64 = 4096;

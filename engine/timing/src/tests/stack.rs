@@ -22,8 +22,8 @@ use crate::counts::forget;
 use crate::driver::piece::Piece;
 use crate::driver::run::Run;
 use crate::driver::sampling::{Limits, Places, Sampling};
-use crate::driver::simulate::simulate;
 use crate::mmu::blame::Count;
+use crate::simulate::simulate;
 use crate::simulate_mix;
 use crate::tests::testing::{
     DATA, Do, Scenario, as_host, cuckoo_scheme, go, host_table, merging_scheme, scheme, shipped,

@@ -10,9 +10,9 @@ use crate::config::scheme::Scheme;
 use crate::driver::piece::{Phase, Piece};
 use crate::driver::run::{Mode, Run};
 use crate::driver::sampling::{Limits, Places, Sampling};
-use crate::driver::simulate::simulate;
 use crate::mechanisms::page_table_priority::{Mode as Priority, Settings};
 use crate::report::result::RunResult;
+use crate::simulate::simulate;
 use crate::tests::prefetching;
 use crate::tests::testing::{DATA, Do, Pieces, Scenario, go, go_on, scheme, shipped};
 

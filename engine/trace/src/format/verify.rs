@@ -12,7 +12,6 @@ use super::lanes::{Code, OpenEvents, OpenSlices};
 use super::summary::Summary;
 use super::touched::Touched;
 use crate::error::TraceError;
-use crate::files::stopped;
 use crate::model::{Block, Slice};
 
 /// The totals of a file that ended early, from the chunks' headers, the touched pages and the events.
@@ -67,7 +66,7 @@ pub(super) fn verify(
     let mut found = Summary::default();
     for (index, chunk) in chunks.iter().enumerate() {
         if progress(chunk.offset, disk.file_bytes).is_break() {
-            return Err(stopped(&disk.path));
+            return Err(TraceError::stopped(&disk.path));
         }
         match chunk.header.kind {
             Kind::Definitions => {

@@ -9,8 +9,8 @@ use crate::config::machine::{Isolation, Memory, Multicore};
 use crate::driver::piece::{Phase, Piece};
 use crate::driver::run::Mode;
 use crate::driver::sampling::{Places, Sampling};
-use crate::driver::simulate::simulate;
 use crate::mechanisms::page_table_priority::{Mode as Priority, Settings};
+use crate::simulate::simulate;
 use crate::tests::testing::{Panicking, Pieces, branching_block, machine, scheme};
 
 const SIZE: u64 = 16 << 20;

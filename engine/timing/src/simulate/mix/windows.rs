@@ -23,13 +23,13 @@ use super::members::Members;
 use super::seeds;
 use crate::driver::cores::TURN;
 use crate::driver::error::SimulateError;
-use crate::driver::followers::{Follower, Progress};
 use crate::driver::piece::{Phase, Piece, is_call};
 use crate::driver::run::Run;
 use crate::driver::sampling::{Limits, Sampled, Schedule};
-use crate::driver::simulate::end;
 use crate::driver::stretches::StretchReader;
 use crate::report::result::RunResult;
+use crate::simulate::end;
+use crate::simulate::followers::{Follower, Progress};
 
 /// Instructions in a turn in which no time passes.
 const WARMING_TURN: u64 = 1024;

@@ -21,13 +21,13 @@ use flatwalk_trace::{Source, SourceInfo};
 
 use crate::ConfigError;
 use crate::driver::error::SimulateError;
-use crate::driver::followers::follow_all;
 use crate::driver::predictions::Predictors;
 use crate::driver::run::RunConfiguration;
 use crate::driver::sampling::{Limits, Sampled, Schedule};
 use crate::driver::stretches::StretchReader;
-use crate::driver::workers::Workers;
 use crate::report::result::RunResult;
+use crate::simulate::followers::follow_all;
+use crate::simulate::workers::Workers;
 use members::Members;
 use whole::Whole;
 use windows::{RoundReader, Windows};

@@ -1,19 +1,25 @@
-//! One trace through many runs: read and decoded once, simulated on all cores.
+//! One trace through many runs: read and decoded once, simulated on all cores. And mixes, whose programs share
+//! a cache.
+
+mod followers;
+pub mod mix;
+pub mod workers;
 
 use std::ops::ControlFlow;
 
 use flatwalk_symbols::Symbols;
 use flatwalk_trace::{Source, SourceInfo};
 
+use crate::driver;
 use crate::driver::error::SimulateError;
-use crate::driver::followers::{Follower, Progress, follow_all};
 use crate::driver::piece::Piece;
 use crate::driver::predictions::Predictors;
 use crate::driver::run::{Run, RunConfiguration};
 use crate::driver::sampling::{Limits, Sampled};
 use crate::driver::stretches::StretchReader;
-use crate::driver::workers::Workers;
 use crate::report::result::RunResult;
+use crate::simulate::followers::{Follower, Progress, follow_all};
+use crate::simulate::workers::Workers;
 
 /// What came out.
 #[derive(Debug)]
@@ -61,7 +67,7 @@ pub fn simulate(
     let info = source.info().clone();
     let (mut runs, mut predictors) = (Vec::new(), Predictors::default());
     for configuration in configurations {
-        let mut run = new_run(configuration, &info, seed)?;
+        let mut run = driver::start(configuration, &info, seed)?;
         run.share_predictions(&mut predictors);
         run.sample_from(limits.skip);
         runs.push(run);
@@ -84,18 +90,8 @@ pub fn simulate(
     Ok(Simulation { runs: results.collect(), instructions, sampled, info })
 }
 
-/// A run of `configuration` over a source described by `info`.
-pub(crate) fn new_run(
-    configuration: RunConfiguration,
-    info: &SourceInfo,
-    seed: u64,
-) -> Result<Run, SimulateError> {
-    let refused = SimulateError::refused(&configuration);
-    Run::new(configuration, info, seed).map_err(refused)
-}
-
 /// The trace has ended, of which so much was measured by `run`.
-pub(super) fn end(run: &mut Run, sampled: &Sampled) -> Result<(), SimulateError> {
+fn end(run: &mut Run, sampled: &Sampled) -> Result<(), SimulateError> {
     run.end().map_err(|error| SimulateError::os_failure(run, error))?;
     if sampled.kernels_followed {
         run.know_kernels(sampled);

@@ -13,7 +13,7 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use crate::driver::error::SimulateError;
-use crate::driver::workers::Workers;
+use crate::simulate::workers::Workers;
 
 /// What takes a source's stretches, one after the other.
 pub(super) trait Follower: Send {

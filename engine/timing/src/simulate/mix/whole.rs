@@ -9,13 +9,13 @@ use super::Open;
 use super::members::Members;
 use crate::driver::cores::TURN;
 use crate::driver::error::SimulateError;
-use crate::driver::followers::{Follower, Progress};
 use crate::driver::piece::Piece;
 use crate::driver::predictions::Predictors;
 use crate::driver::run::RunConfiguration;
 use crate::driver::sampling::{Limits, Sampled, Schedule};
 use crate::driver::stretches::StretchReader;
 use crate::report::result::RunResult;
+use crate::simulate::followers::{Follower, Progress};
 
 /// One configuration. It reads the programs itself: how far each is read depends on the cores' speeds.
 pub(super) struct Whole<'a> {
