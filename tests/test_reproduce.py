@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import math
 import statistics
@@ -1093,7 +1094,7 @@ def test_the_first_value_of_what_is_open_is_the_default() -> None:
         axes = sensitivity.axes(experiments, paper)
         # Nor does what a machine does not have stand in its file.
         said = [axis for axis in axes if not axis.key.startswith("scheme.")]
-        said = [axis for axis in said if axis.values[0] not in ([], "none")]
+        said = [axis for axis in said if axis.values[0] not in ([], 0)]
         default = {axis.key: axis.values[0] for axis in said}
         assert default
         for one in sensitivity.of_paper(experiments, paper):
@@ -1103,6 +1104,24 @@ def test_the_first_value_of_what_is_open_is_the_default() -> None:
                 again = planning.needs_of(sensitivity.under(one, default), "small", claim).jobs
                 first = planning.needs_of(one, "small", claim).jobs
                 assert {job.key for job in again.values()} == {job.key for job in first.values()}, claim.id
+
+
+def test_what_is_open_can_be() -> None:
+    """The engine knows each machine and scheme that a setting makes."""
+    experiments = load_all()
+    tried = set()
+    for paper in {axis.paper for one in experiments for axis in one.open}:
+        for axis in sensitivity.axes(experiments, paper):
+            for value, one in itertools.product(axis.values, sensitivity.of_paper(experiments, paper)):
+                changed = sensitivity.under(one, {axis.key: value})
+                needs = [planning.needs_of(changed, "small", claim) for claim in one.claims]
+                jobs = [job for need in needs for job in need.jobs.values() if job.is_simulated]
+                for kind, job in itertools.product(("machine", "scheme"), jobs):
+                    asked = job.configuration[kind]
+                    if (text := repr(asked)) not in tried:
+                        tried.add(text)
+                        assert engine.check(kind, asked) == [], (axis.key, value)
+    assert tried
 
 
 def test_a_size_that_is_open_changes_workload_and_span(experiment: Experiment) -> None:

@@ -100,8 +100,8 @@ pub struct Core {
     pub branch_history_bits: Option<u32>,
     /// Loads that come after the two ways of a mispredicted branch have joined again are made
     /// before it is resolved, where there are at most so many instructions between the branch and
-    /// its target. Absent: none are.
-    #[schemars(range(min = 1, max = 256))]
+    /// its target. 0 or absent: none are.
+    #[schemars(range(min = 0, max = 256))]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub reconvergence_instructions: Option<u32>,
 }

@@ -240,6 +240,7 @@ impl Core {
             predictor: Predictor::new(config),
             reconvergence: config
                 .reconvergence_instructions
+                .filter(|&most| most > 0)
                 .map(|most| Box::new(Reconvergence::new(most))),
             held: u64::MAX,
             stores: Box::new([(u64::MAX, 0); FORWARDING]),
