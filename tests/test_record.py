@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+import flatwalk as fw
 from flatwalk import engine
 from flatwalk.errors import UsageError
 from flatwalk.recorder import (
@@ -210,6 +211,25 @@ def test_a_sample_says_how_much_of_the_run_it_is(tmp_path: Path, output: Path) -
     again = record([str(program)], output, sample=sample).traces[0]
     assert engine.trace_info(output)["hash"] == info["hash"]
     assert again.instructions == trace.instructions
+
+
+def test_a_sample_has_the_page_faults_of_a_file_that_the_whole_run_has(tmp_path: Path, output: Path) -> None:
+    """Linux maps the pages around one that a program reads, and the sample names them all."""
+    program = compiled(tmp_path, "reads_file", "-static")
+    file = tmp_path / "file"
+    file.write_bytes(bytes(1024 * 4096))
+    command = [str(program), str(file)]
+    record(command, output)
+    whole = fw.compare(trace=output, schemes="radix4", large_pages=0, exhaustive=True)
+    counted = whole.runs[0]["os"]
+    # Of 1024 pages each eighth is read, and 16 are mapped by a fault; the others are the program's own.
+    assert 64 <= counted["faults"] < 64 + 40
+    record(command, output, sample=Sample(windows=10, segment=3000, seed=1))
+    sampled = fw.compare(trace=output, schemes="radix4", large_pages=0, window=1000, warmup=1000)
+    [run] = sampled.runs
+    share = run["instructions"] / whole.runs[0]["instructions"]
+    # A window has few faults, in whole numbers, and many of their cycles.
+    assert run["os"]["fault_cycles"] / share == pytest.approx(counted["fault_cycles"], rel=0.1)
 
 
 @pytest.mark.parametrize(

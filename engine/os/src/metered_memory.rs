@@ -100,10 +100,16 @@ impl<A: Physical> MeteredMemory<A> {
 
     /// A block of 2^`size_shift` bytes for data, zeroed.
     pub(crate) fn allocate_data(&mut self, size_shift: u8) -> Option<A> {
+        let at = self.place_of_data(size_shift)?;
+        self.work.data_bytes += 1 << size_shift;
+        Some(at)
+    }
+
+    /// The place of 2^`size_shift` bytes of a file that are in memory already: no work fills it.
+    pub(crate) fn place_of_data(&mut self, size_shift: u8) -> Option<A> {
         let frame = self.frames.allocate_movable(order(size_shift))?;
         let at = A::new(frame * FRAME_BYTES);
         self.physical.zero(at, size_shift);
-        self.work.data_bytes += 1 << size_shift;
         self.work.pages_mapped += 1;
         Some(at)
     }

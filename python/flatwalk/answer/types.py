@@ -308,6 +308,7 @@ class OsResult(TypedDict):
     windows: WindowsResult | None
     splits: int
     populated_pages: int
+    around_pages: int
     implicit_mappings: int
     protection_mismatches: int
     context_switches: int | None

@@ -42,6 +42,9 @@ impl<In: Address, Out: Physical> Process<In, Out> {
                 let vma = self.area_of(page, &mut flushes)?;
                 let (level, frame) = self.map_page(page, &vma, access, &mut flushes)?;
                 filled.push(frame.raw()..frame.raw() + self.geometry.span(level));
+                if level == 1 {
+                    self.map_around(page, &vma, access, (&mut filled, &mut flushes))?;
+                }
                 self.statistics.large_page_faults += u64::from(level > 1);
                 (FaultKind::Mapped, level)
             }

@@ -28,7 +28,7 @@ pub struct FaultOutcome<In = Gva> {
     pub level: Level,
     /// The work it took.
     pub work: Work,
-    /// Physical addresses that were zeroed, or written from a file: the page, and page-table nodes.
+    /// Physical addresses that were zeroed, or read from a file: the page, those around it, and page-table nodes.
     pub filled: Vec<Range<u64>>,
     /// What to flush.
     pub flushes: Vec<Flush<In>>,

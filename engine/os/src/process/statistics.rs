@@ -63,6 +63,8 @@ counts! {
         splits,
         /// Pages mapped ahead of any access, by events.
         populated_pages,
+        /// Pages of files that faults of their neighbours mapped.
+        around_pages,
         /// Pages mapped at addresses that no event mapped.
         implicit_mappings,
         /// Accesses that the rights of their area do not allow, but that succeeded in the trace.

@@ -414,6 +414,8 @@ pub struct OsResult {
     pub splits: u64,
     /// Pages mapped ahead of any access.
     pub populated_pages: u64,
+    /// Pages of files that faults of their neighbours mapped.
+    pub around_pages: u64,
     /// Accesses where the trace's events had mapped nothing.
     pub implicit_mappings: u64,
     /// Accesses against the rights of their mapping.
@@ -774,6 +776,7 @@ fn os_result(run: &Run) -> OsResult {
         }),
         splits: measured.splits,
         populated_pages: measured.populated_pages,
+        around_pages: measured.around_pages,
         implicit_mappings: measured.implicit_mappings,
         protection_mismatches: measured.protection_mismatches,
         context_switches: run.context_switches(),

@@ -106,3 +106,122 @@ fn accessed_and_dirty_start_as_linux_sets_them() {
         assert_eq!((entry.is_accessed(), entry.is_dirty()), (true, dirty), "{address:#x}");
     }
 }
+
+/// Where a file is mapped: 40 pages that do not begin at a multiple of 64 KiB, and reach across a region of 2 MiB.
+const FILE: std::ops::Range<u64> = LARGE / PAGE - 35..LARGE / PAGE + 5;
+
+fn file(protection: Protection, shared: bool) -> Event {
+    let (address, length) = (FILE.start * PAGE, (FILE.end - FILE.start) * PAGE);
+    Event::Map { address, length, protection, backing: Backing::File, shared }
+}
+
+fn mapped_pages(process: &Process) -> Vec<u64> {
+    mappings(process).iter().map(|page| page.input.raw() / PAGE).collect()
+}
+
+#[test]
+fn a_fault_of_a_files_page_maps_those_around_it() {
+    let region = LARGE / PAGE;
+    // As do_fault_around() has it: 16 pages from a multiple of 16 or the area's start, but no more than
+    // the area and the node have.
+    for (page, around) in [
+        (region - 35, region - 35..region - 19),
+        (region - 33, region - 35..region - 19),
+        (region - 32, region - 32..region - 16),
+        (region - 20, region - 32..region - 16),
+        (region - 1, region - 16..region),
+        (region, region..region + 5),
+        (region + 4, region..region + 5),
+    ] {
+        let mut process = <Process>::new(&configuration(fpt(), none())).unwrap();
+        let _ = process.apply(&file(RX, false)).unwrap();
+        let fault = process.fault(Gva::new(page * PAGE), AccessKind::Fetch).unwrap();
+        assert_eq!((fault.kind, fault.level), (FaultKind::Mapped, 1));
+        assert_eq!(mapped_pages(&process), around.clone().collect::<Vec<_>>(), "{page}");
+        let pages = around.end - around.start;
+        // Files are in memory: nothing is filled.
+        assert_eq!((fault.work.data_bytes, fault.work.pages_mapped), (0, pages));
+        let bytes: u64 = fault.filled.iter().map(|range| range.end - range.start).sum();
+        assert_eq!(bytes - fault.work.node_bytes, pages * PAGE);
+        let statistics = process.statistics();
+        assert_eq!((statistics.faults, statistics.around_pages), (1, pages - 1));
+        assert_eq!(statistics.protection_mismatches, 0);
+    }
+}
+
+#[test]
+fn stores_to_files_and_other_memory_map_one_page() {
+    let page = Gva::new((LARGE / PAGE - 20) * PAGE);
+    let anonymous = map(FILE.start * PAGE, (FILE.end - FILE.start) * PAGE, RO);
+    for (event, access, filled) in [
+        (file(RW, false), AccessKind::Store, PAGE),
+        (file(RW, true), AccessKind::Store, 0),
+        (file(RW, false), AccessKind::Load, 0),
+        (file(NONE, false), AccessKind::Load, 0),
+        (anonymous, AccessKind::Load, PAGE),
+    ] {
+        let mut process = <Process>::new(&configuration(fpt(), none())).unwrap();
+        let _ = process.apply(&event).unwrap();
+        let fault = process.fault(page, access).unwrap();
+        assert_eq!((fault.work.data_bytes, fault.work.pages_mapped), (filled, 1), "{event:?}");
+        assert_eq!(process.statistics().around_pages, 0);
+    }
+    let mut process = <Process>::new(&configuration(fpt(), none())).unwrap();
+    let _ = process.apply(&file(RW, true)).unwrap();
+    let _ = process.fault(page, AccessKind::Load).unwrap();
+    assert_eq!(process.statistics().around_pages, 15, "what is shared is not copied");
+}
+
+#[test]
+fn pages_around_that_are_there_or_have_no_memory_are_left_out() {
+    let around = |memory_bytes, there: &[u64]| {
+        let usual = configuration(fpt(), none());
+        let mut process = <Process>::new(&Configuration { memory_bytes, ..usual }).unwrap();
+        let _ = process.apply(&file(RO, false)).unwrap();
+        for page in there {
+            let (address, length, store) = (page * PAGE, PAGE, false);
+            let _ = process.apply(&Event::Populate { address, length, store }).unwrap();
+        }
+        process
+    };
+    let region = LARGE / PAGE;
+    let mut process = around(GIB, &[region - 30, region - 18]);
+    let before = mappings(&process);
+    assert_eq!(before.len(), 2, "populating maps what it names");
+    let _ = process.fault(Gva::new((region - 20) * PAGE), AccessKind::Load).unwrap();
+    let after = mappings(&process);
+    assert!(before.iter().all(|page| after.contains(page)));
+    assert_eq!((after.len(), process.statistics().around_pages), (16, 13));
+
+    // Fill memory but for four frames.
+    let mut process = around(16 << 20, &[]);
+    let _ = process.fault(Gva::new((region - 35) * PAGE), AccessKind::Load).unwrap();
+    let mut page = 100 * GIB / PAGE;
+    let length = 1 << 14;
+    let _ = process.apply(&map(page * PAGE, length * PAGE, RW)).unwrap();
+    while process.memory.free_blocks(12) > 4 {
+        let _ = process.fault(Gva::new(page * PAGE), AccessKind::Store).unwrap();
+        page += 1;
+    }
+    let fault = process.fault(Gva::new((region - 10) * PAGE), AccessKind::Load).unwrap();
+    assert_eq!(fault.work.pages_mapped, 4);
+}
+
+#[test]
+fn it_does_not_matter_who_touches_what_is_around() {
+    // A recorded sample names what Linux mapped, and so the pages around those that were touched.
+    let touched = [FILE.end - 1, FILE.start + 9, FILE.start + 10, FILE.start];
+    let mut process = <Process>::new(&configuration(fpt(), none())).unwrap();
+    let _ = process.apply(&file(RX, false)).unwrap();
+    for page in touched {
+        process.access_pages(Gva::new(page * PAGE), PAGE, AccessKind::Load, &mut drop).unwrap();
+    }
+    let mut named = <Process>::new(&configuration(fpt(), none())).unwrap();
+    let _ = named.apply(&file(RX, false)).unwrap();
+    for page in mapped_pages(&process) {
+        named.access_pages(Gva::new(page * PAGE), PAGE, AccessKind::Load, &mut drop).unwrap();
+    }
+    assert_eq!(mapped_pages(&named), mapped_pages(&process));
+    assert_eq!(named.statistics().faults, process.statistics().faults);
+    assert_eq!(named.statistics().faults, 3);
+}

@@ -41,8 +41,8 @@ pub(super) struct OsCounts {
 impl OsCounts {
     /// `measured`, with what is known of all instead of it.
     pub(super) fn own_of(&self, measured: Statistics) -> Statistics {
-        let Statistics { faults, large_page_faults, large_page_fallbacks, .. } = self.own;
-        Statistics { faults, large_page_faults, large_page_fallbacks, ..measured }
+        let Statistics { faults, around_pages, large_page_faults, large_page_fallbacks, .. } = self.own;
+        Statistics { faults, around_pages, large_page_faults, large_page_fallbacks, ..measured }
     }
 }
 
@@ -124,7 +124,9 @@ impl Run {
         }
         let (now, before) = (self.os_counts(), self.os_before);
         let mut own = now.own - before.own;
-        for count in [&mut own.faults, &mut own.large_page_faults, &mut own.large_page_fallbacks] {
+        let Statistics { faults, around_pages, large_page_faults, large_page_fallbacks, .. } =
+            &mut own;
+        for count in [faults, around_pages, large_page_faults, large_page_fallbacks] {
             *count = share.of(*count);
         }
         let host_faults = share.of(now.host_faults - before.host_faults);
