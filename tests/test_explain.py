@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import itertools
 from typing import TYPE_CHECKING, Any, cast
 
 import pytest
@@ -8,7 +9,8 @@ from flatwalk.answer import across, causes, judged, twins
 from flatwalk.answer.differences import Difference, speed_words, spread
 from flatwalk.answer.explain import explain
 from flatwalk.answer.intervals import Estimate
-from flatwalk.answer.results import add_speedups
+from flatwalk.answer.results import add_speedups, lost_to_translation
+from flatwalk.comparison import presenting
 from tests import fake
 
 if TYPE_CHECKING:
@@ -30,8 +32,8 @@ def _lines(answer: Answer, group: int = 0) -> dict[str, str]:
     return {", ".join(run["scheme"] for run in line.runs): line.words for line in answer.groups[group].lines}
 
 
-def _ideal(cycles: int) -> Run:
-    return fake.run("ideal", cycles=cycles, per_walk=None, reading=None, waiting=None)
+def _ideal(cycles: int, scheme: str = "ideal") -> Run:
+    return fake.run(scheme, cycles=cycles, per_walk=None, reading=None, waiting=None)
 
 
 def test_the_verdict_comes_in_the_order_of_the_questions() -> None:
@@ -389,6 +391,49 @@ def test_a_gain_above_the_bound_for_certain_alone_is_not_one_of_translation() ->
     runs = [fake.run("radix4"), fake.run("fpt", cycles=850), _ideal(900)]
     said = explain(fake.sample(runs, own=0.005)).points[0].said
     assert said.endswith("less than that: part of the gain is not one of translation")
+
+
+def test_the_bound_of_a_guest_is_free_translation_in_a_guest() -> None:
+    """What the host's page faults take is in both, and is no cost of translation."""
+    runs = [
+        fake.run("radix4"),
+        fake.run("virt-radix4", cycles=2000),
+        _ideal(1500, "virt-ideal"),
+        _ideal(500),
+    ]
+    for order in itertools.permutations(runs):
+        every = list(order)
+        shares = {run["scheme"]: lost_to_translation(run, every) for run in every}
+        assert shares == {"radix4": 0.5, "virt-radix4": 0.25, "virt-ideal": 0.0, "ideal": 0.0}
+        answer = _explain(*every)
+        first = next(run["scheme"] for run in every if "ideal" not in run["scheme"])
+        share, free, change = {
+            "radix4": ("50", "ideal", "100"),
+            "virt-radix4": ("25", "virt-ideal", "33"),
+        }[first]
+        assert f": {share} % of its time is lost to translation" in _lines(answer)[first]
+        said = " ".join(_points(answer))
+        assert f"free translation ({free}) would be {change} % faster" in said
+        assert said.count("free translation") == 1
+
+
+def test_without_a_bound_of_the_same_system_nothing_is_known_to_be_lost() -> None:
+    for base, bound in (("virt-radix4", _ideal(500)), ("radix4", _ideal(500, "virt-ideal"))):
+        runs = [fake.run(base), bound]
+        answer = _explain(*runs)
+        assert "lost to translation" not in _lines(answer)[base]
+        assert all("free translation" not in words for words in _points(answer))
+        headers, rows = presenting.cells(runs)
+        assert [row[headers.index("lost to translation")] for row in rows] == ["–", "0 %"]
+
+
+def test_what_can_be_had_of_translation_is_not_said_of_another_system() -> None:
+    """A table without a host is no share of what free translation gains in a guest."""
+    runs = [fake.run("virt-radix4"), fake.run("radix4", cycles=800), _ideal(900, "virt-ideal")]
+    (point,) = _explain(*runs).points
+    assert point.said.endswith(
+        "radix4 is best, 25 % faster than virt-radix4; free translation (virt-ideal) would be 11 % faster"
+    )
 
 
 def test_every_bound_has_a_line() -> None:

@@ -150,6 +150,15 @@ def test_a_timeline_has_every_course() -> None:
         assert [label.get_text() for label in one.get_yticklabels()] == [strip.high, strip.low]
 
 
+def test_a_timeline_has_the_bound_of_the_first_scheme() -> None:
+    """In a guest that is free translation in a guest, whatever comes first."""
+    runs = [fake.run("virt-radix4"), *(fake.run(name, cycles=500) for name in ("ideal", "virt-ideal"))]
+    for members, names in ((runs, {"virt-radix4", "virt-ideal"}), (runs[:2], {"virt-radix4"})):
+        answer = fake.sample(members)
+        [shown] = timeline.build(answer["runs"], answer.get("sampling"))
+        assert {name for _, name in shown.legend} == names
+
+
 def test_a_tree_has_a_box_for_each_row_as_dark_as_it_is_full() -> None:
     runs = everything()["runs"][:1]
     axes: Any = drawing.charts({**everything(), "runs": runs})["tree"](2).axes[0]

@@ -263,11 +263,36 @@ def test_a_host_takes_what_hosts_have_of_a_scheme() -> None:
     assert both["page_table_priority"] == own["page_table_priority"]
 
 
-@pytest.mark.parametrize("pair", ["radix4/asap", "radix4/pom-tlb", "fpt/fpt+ptp"])
+@pytest.mark.parametrize(
+    "pair",
+    [
+        *("radix4/asap", "radix4/pom-tlb", "fpt/fpt+ptp"),
+        *("radix4/ideal", "fpt/radix4+recursive", "radix4/fpt+recursive", "radix4/virt-shadow"),
+    ],
+)
 def test_a_host_refuses_what_only_a_guests_scheme_has(pair: str) -> None:
     with pytest.raises(UsageError, match="a host has no") as error:
         settings.guest(pair)
     assert pair.split("/")[1] in str(error.value)
+
+
+def test_a_host_may_say_what_its_guest_says_or_what_holds_anyway(tmp_path: Path) -> None:
+    free = settings.guest("ideal/ideal")
+    assert (free["translation"], free["host"]) == ("free", {"table": settings.scheme("ideal")["table"]})
+    path = tmp_path / "mine.toml"
+    table = '[table]\norganisation = "radix"\nlevels = 4\n'
+    words = "".join(f'{key} = "mine"\n' for key in ("name", "title", "description", "source"))
+    path.write_text(f'{words}translation = "walked"\nshadow = false\nrecorded = false\n{table}')
+    assert settings.guest(f"fpt/{path}")["host"] == {"table": settings.scheme("radix4")["table"]}
+    path.write_text(f"{words}recursive_index = 300\n{table}")
+    with pytest.raises(UsageError, match="mine cannot be a host's scheme: a host has no key recursive_index"):
+        settings.guest(f"radix4+recursive/{path}")
+
+
+def test_a_shadow_table_has_no_host_to_be() -> None:
+    with pytest.raises(UsageError) as error:
+        settings.guest("radix4/virt-shadow")
+    assert "name virt-shadow alone" in str(error.value)
 
 
 def test_a_host_has_x86_64s_geometry() -> None:

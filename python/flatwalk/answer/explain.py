@@ -16,7 +16,9 @@ from flatwalk.answer import across, causes, twins
 from flatwalk.answer.differences import NOISE, WITHIN, Standing, difference, joined
 from flatwalk.answer.judged import bias_words, judged_words
 from flatwalk.answer.results import (
+    bound_for,
     by_machine,
+    has_host,
     is_bound,
     lost_to_translation,
     machine_phrase,
@@ -119,8 +121,9 @@ class _Place:
 
     @property
     def bound(self) -> Difference | None:
-        """What the verdict speaks of: the first bound."""
-        return next(iter(self.bounds), None)
+        """What the verdict speaks of: the reference's bound."""
+        found = bound_for(self.reference, [one.run for one in self.bounds])
+        return None if found is None else self.differences[found["scheme"]]
 
     @property
     def schemes(self) -> list[Difference]:
@@ -362,6 +365,8 @@ def _free_words(place: _Place, best: Difference | None) -> str:
     bound = place.bound
     if bound is None or not place.timed:
         return ""
+    if best is not None and has_host(best.run) != has_host(bound.run):
+        best = None  # This is no bound for it.
     free = f"free translation ({bound.run['scheme']})"
     words = f"{free} would be {bound.words}"
     if bound.standing is Standing.UNDECIDED:

@@ -493,6 +493,23 @@ def is_bound(run: Run) -> bool:
     return bool(run["configuration"]["scheme"].get("translation") == "free")
 
 
+def has_host(run: Run) -> bool:
+    """Whether a run's addresses go through a host's table, too."""
+    return run["configuration"]["scheme"].get("host") is not None
+
+
+def bound_for(run: Run, group: list[Run]) -> Run | None:
+    """The first bound of `group` for a run: free translation of the same system.
+
+    A guest's system has a host, whose page faults the bound of one without a host does not have. `None`
+    where no such bound was run.
+    """
+    return next(
+        (other for other in group if is_bound(other) and has_host(other) == has_host(run)),
+        None,
+    )
+
+
 def speedup_at_least(run: Run) -> float:
     """What a run's speed-up is at least; without an interval the speed-up itself, and 0 where it has none."""
     low = run.get("speedup_low")
@@ -500,13 +517,13 @@ def speedup_at_least(run: Run) -> float:
 
 
 def lost_to_translation(run: Run, group: list[Run]) -> float | None:
-    """Share of a run's time that its translation costs: what the bound of its group does without.
+    """Share of a run's time that its translation costs: what its bound does without.
 
-    `None` where nothing was timed or no bound was run. The engine's `translation_cycles` is another
+    `None` where nothing was timed or its bound was not run. The engine's `translation_cycles` is another
     figure: cycles in which the oldest instruction waited for its own translation, which leaves out
     what waits behind it.
     """
-    bound = next((other for other in group if is_bound(other)), None)
+    bound = bound_for(run, group)
     if bound is None or not run["ipc"] or not bound["ipc"]:
         return None
     return max(1 - run["ipc"] / bound["ipc"], 0.0)

@@ -253,10 +253,11 @@ def pair_of(text: str, folder: Path = Path()) -> tuple[str, str] | None:
 def _as_host(scheme: Mapping[str, Any], guest: Mapping[str, Any], where: str) -> dict[str, Any]:
     """What of a native scheme its table has as a host's, under the scheme `guest`: the keys that a host has.
 
-    A host's geometry is x86-64's. A mechanism that has no settings for hosts helps both tables or none.
+    A host's geometry is x86-64's. What else has no settings for hosts, as most mechanisms and free
+    translation, is of both tables or none.
 
     Raises:
-        UsageError: If `scheme` has another geometry, or such a mechanism and `guest` has not the same.
+        UsageError: If `scheme` has another geometry, or says such a thing that `guest` does not say, too.
     """
     if "geometry" in scheme["table"]:
         raise UsageError(
@@ -264,21 +265,26 @@ def _as_host(scheme: Mapping[str, Any], guest: Mapping[str, Any], where: str) ->
             where=where,
             remedy=f"choose another host: {guest['name']}/radix4",
         )
-    defs = engine.schema("scheme")["$defs"]
-    known = defs["HostTable"]["properties"]
+    schema = engine.schema("scheme")
+    known = schema["$defs"]["HostTable"]["properties"]
     host: dict[str, Any] = {"table": dict(scheme["table"])}
-    sections = {
-        key: value for key, value in scheme.items() if isinstance(value, dict | list) and key != "table"
-    }
-    for name, section in sections.items():
-        if name in known and isinstance(section, dict):
+    for name, value in scheme.items():
+        if name in {"name", "title", "description", "source", "table"}:
+            continue
+        # Saying what holds anyway is saying nothing.
+        default = schema["properties"].get(name, {}).get("default", False)
+        if name in known and isinstance(value, dict):
             of_host = known[name].get("properties", {})
-            host[name] = {key: value for key, value in section.items() if key in of_host}
-        elif section != guest.get(name):
+            host[name] = {key: one for key, one in value.items() if key in of_host}
+        elif value not in (default, guest.get(name, default)):
+            what = f"[{name}]" if isinstance(value, dict | list) else f"key {name}"
+            remedy = f"what helps both tables stands in the guest's scheme: {scheme['name']}/radix4"
+            if name == "shadow":
+                remedy = f"a shadow table stands in the place of a host's: name {scheme['name']} alone"
             raise UsageError(
-                f"{scheme['name']} cannot be a host's scheme: a host has no [{name}]",
+                f"{scheme['name']} cannot be a host's scheme: a host has no {what}",
                 where=where,
-                remedy=f"what helps both tables stands in the guest's scheme: {scheme['name']}/radix4",
+                remedy=remedy,
             )
     return host
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, cast
 
 from flatwalk import units
-from flatwalk.answer.results import grouped, is_bound, place_label, speedup_at_least
+from flatwalk.answer.results import bound_for, grouped, is_bound, place_label, speedup_at_least
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -73,12 +73,12 @@ def _windows(run: Run) -> list[WindowResult]:
 
 
 def _shown(members: list[Run]) -> list[tuple[Run, int]]:
-    """The runs that have a line: the first scheme, the fastest other one, and the bound."""
+    """The runs that have a line: the first scheme, the fastest other one, and the first one's bound."""
     base = members[0]
     others = [run for run in members[1:] if len(_windows(run)) == len(_windows(base))]
     designs = [run for run in others if not is_bound(run) and run.get("speedup") is not None]
     best = max(designs, key=speedup_at_least, default=None)
-    bound = next((run for run in others if is_bound(run)), None)
+    bound = bound_for(base, others)
     found = [(base, _REFERENCE)]
     found += [(run, colour) for run, colour in ((best, _BEST), (bound, _BOUND)) if run is not None]
     return found
