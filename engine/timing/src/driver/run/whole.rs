@@ -41,7 +41,8 @@ pub(super) struct OsCounts {
 impl OsCounts {
     /// `measured`, with what is known of all instead of it.
     pub(super) fn own_of(&self, measured: Statistics) -> Statistics {
-        let Statistics { faults, around_pages, large_page_faults, large_page_fallbacks, .. } = self.own;
+        let Statistics { faults, around_pages, large_page_faults, large_page_fallbacks, .. } =
+            self.own;
         Statistics { faults, around_pages, large_page_faults, large_page_fallbacks, ..measured }
     }
 }
