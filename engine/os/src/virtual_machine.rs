@@ -298,6 +298,25 @@ mod tests {
     }
 
     #[test]
+    fn the_pages_around_that_a_guest_maps_of_a_file_are_backed() {
+        let host = configuration(&[], 2 << 30, false);
+        let mut vm = VirtualMachine::new(&configuration(&[], 1 << 30, false), &host).unwrap();
+        let (address, length) = (1 << 40, 1 << 20);
+        let protection = Protection { read: true, write: false, execute: true };
+        let event =
+            Event::Map { address, length, protection, backing: Backing::File, shared: false };
+        let _ = vm.apply(&event, &mut |fault| panic!("{fault:?}")).unwrap();
+        let mut by_host = 0;
+        let handled = &mut |handled| by_host += u64::from(matches!(handled, Handled::ByHost(_)));
+        vm.fault(Gva::new(address), AccessKind::Fetch, handled).unwrap();
+        let pages = 16;
+        assert!((0..pages).all(|i| vm.translate(Gva::new(address + i * FRAME_BYTES)).is_ok()));
+        assert!(vm.translate(Gva::new(address + pages * FRAME_BYTES)).is_err());
+        // The root is backed from the start, and three nodes below it are made.
+        assert_eq!(by_host, pages + 3);
+    }
+
+    #[test]
     fn what_the_guests_kernel_writes_to_populate_is_backed() {
         let keyed = [
             // One that grows meanwhile, and has nodes of several frames.
