@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use flatwalk_trace::Event;
+use flatwalk_trace::{Event, ThreadId};
 
 use crate::core::branch::Predictor;
 use crate::core::decode::DecodedBlock;
@@ -28,6 +28,18 @@ impl Phase {
     }
 }
 
+/// The entries of page tables that a thread used in what was passed over.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Uses {
+    /// The thread.
+    pub thread: ThreadId,
+    /// How often it used one.
+    pub times: u64,
+    /// Of each of their lines an address that such an entry translates, in the part of what was passed over
+    /// that used the line last: its first half, half of the rest, and so on.
+    pub parts: Vec<Vec<u64>>,
+}
+
 /// One piece of a stretch of the trace, decoded once for all runs.
 #[derive(Clone, Debug)]
 pub enum Piece {
@@ -47,9 +59,8 @@ pub enum Piece {
     Passed(Event),
     /// What was passed over used entries of page tables.
     Used {
-        /// Of each of their lines an address that such an entry translates, in the part of it that used the
-        /// line last: the first half of what was passed over, half of the rest, and so on.
-        parts: Arc<[Vec<u64>]>,
+        /// Each thread's.
+        threads: Arc<[Uses]>,
         /// Instructions that were passed over.
         instructions: u64,
     },

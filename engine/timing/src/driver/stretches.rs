@@ -366,9 +366,9 @@ impl<'a> StretchReader<'a> {
     /// Lets runs know which entries of page tables were used in what was passed over.
     fn show_used(&mut self, pieces: &mut Vec<Piece>) {
         let (Some(passed), Some(touched)) = (&mut self.passed, &mut self.touched) else { return };
-        let (instructions, parts) = (std::mem::take(passed), touched.end_uses());
-        if !parts.is_empty() {
-            pieces.push(Piece::Used { parts: parts.into(), instructions });
+        let (instructions, threads) = (std::mem::take(passed), touched.end_uses());
+        if !threads.is_empty() {
+            pieces.push(Piece::Used { threads: threads.into(), instructions });
         }
     }
 
@@ -397,6 +397,7 @@ fn follow(
     executed: &mut [bool],
     touched: &mut Touched,
 ) {
+    touched.run(slice.thread);
     let mut addresses = slice.addresses.iter();
     for &id in &slice.blocks {
         let block = &*blocks[id as usize];

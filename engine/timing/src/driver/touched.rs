@@ -3,8 +3,10 @@
 
 use std::collections::HashMap;
 
-use flatwalk_trace::{Advice, Event};
+use flatwalk_trace::{Advice, Event, ThreadId};
 use rustc_hash::FxBuildHasher;
+
+use crate::driver::piece::Uses;
 
 use crate::memory::line::{LINE_SHIFT, PAGE_BYTES, PAGE_SHIFT};
 
@@ -25,6 +27,10 @@ const GROUPS: usize = 1 << (REGION_SHIFT - SHARING_SHIFT);
 pub(crate) struct Touched {
     regions: HashMap<u64, Region, FxBuildHasher>,
     recent: [u64; RECENT],
+    /// The threads that have run, and how often each used an entry since uses were followed last.
+    threads: Vec<(ThreadId, u64)>,
+    /// Which of them runs.
+    runs: usize,
     /// Uses of groups so far, if they are followed …
     uses: u64,
     /// … and when that was asked for.
@@ -38,8 +44,9 @@ pub(crate) struct Touched {
 struct Region {
     /// A bit for each page that is in memory.
     pages: [u64; REGION_PAGES as usize / 64],
-    /// Of each group the page that was used last, behind how many uses of others came before it; 0 for none.
-    used: Option<Box<[u64; GROUPS]>>,
+    /// By thread, of each group the page that it used last, behind how many uses of others came before that;
+    /// 0 for none.
+    used: Vec<Option<Box<[u64; GROUPS]>>>,
 }
 
 impl Default for Touched {
@@ -47,6 +54,8 @@ impl Default for Touched {
         Self {
             regions: HashMap::default(),
             recent: [u64::MAX; RECENT],
+            threads: vec![(0, 0)],
+            runs: 0,
             uses: 0,
             followed_from: None,
             fresh: Vec::new(),
@@ -55,6 +64,17 @@ impl Default for Touched {
 }
 
 impl Touched {
+    /// What follows is accessed by `thread`.
+    pub(crate) fn run(&mut self, thread: ThreadId) {
+        if self.threads[self.runs].0 != thread {
+            let known = self.threads.iter().position(|&(one, _)| one == thread);
+            self.runs = known.unwrap_or(self.threads.len());
+            if known.is_none() {
+                self.threads.push((thread, 0));
+            }
+        }
+    }
+
     /// `address` is accessed.
     #[inline]
     pub(crate) fn touch(&mut self, address: u64, store: bool) {
@@ -82,7 +102,11 @@ impl Touched {
         let within = page % REGION_PAGES;
         if self.followed_from.is_some() {
             self.uses += 1;
-            let used = region.used.get_or_insert_with(|| Box::new([0; GROUPS]));
+            self.threads[self.runs].1 += 1;
+            if region.used.len() <= self.runs {
+                region.used.resize(self.runs + 1, None);
+            }
+            let used = region.used[self.runs].get_or_insert_with(|| Box::new([0; GROUPS]));
             let sharing = page % (1 << SHARING_SHIFT);
             used[within as usize >> SHARING_SHIFT] = self.uses << SHARING_SHIFT | sharing;
         }
@@ -110,16 +134,26 @@ impl Touched {
     /// From here on it is followed which entries are used.
     pub(crate) fn follow_uses(&mut self) {
         self.followed_from = Some(self.uses);
+        self.threads.iter_mut().for_each(|(_, times)| *times = 0);
     }
 
-    /// What was used since [`Self::follow_uses`]: of each group of pages whose entries share a line an address,
-    /// the group that was used last comes last. They are in the parts of that time in which they were
-    /// used last: its first half, half of the rest, and so on.
-    pub(crate) fn end_uses(&mut self) -> Vec<Vec<u64>> {
+    /// What was used since [`Self::follow_uses`], by each thread: of each group of pages whose entries share a
+    /// line an address, the group that was used last comes last. They are in the parts of that time in
+    /// which they were used last: its first half, half of the rest, and so on.
+    pub(crate) fn end_uses(&mut self) -> Vec<Uses> {
         let Some(from) = self.followed_from.take() else { return Vec::new() };
+        let threads = self.threads.iter().enumerate().filter(|(_, (_, times))| *times > 0);
+        threads
+            .map(|(place, &(thread, times))| Uses { thread, times, parts: self.used(place, from) })
+            .collect()
+    }
+
+    /// The parts of what one thread used.
+    fn used(&self, place: usize, from: u64) -> Vec<Vec<u64>> {
         let mut found = Vec::new();
         for (&region, Region { used, .. }) in &self.regions {
-            let groups = used.iter().flat_map(|used| used.iter()).zip(0_u64..);
+            let groups = used.get(place).into_iter().flatten();
+            let groups = groups.flat_map(|used| used.iter()).zip(0_u64..);
             let used_since = groups.filter(|(when, _)| *when >> SHARING_SHIFT > from);
             found.extend(
                 used_since
@@ -196,7 +230,7 @@ mod tests {
     fn entries_are_used_line_by_line_in_the_order_of_their_last_use() {
         let mut touched = Touched::default();
         touched.touch(100 * PAGE_BYTES, true);
-        assert_eq!(touched.end_uses(), Vec::<Vec<u64>>::new(), "nobody asked");
+        assert_eq!(touched.end_uses(), [], "nobody asked");
         touched.follow_uses();
         // Pages 0 to 7 share a line, 8 to 15 the next one; 264 is 8 to those that remember few pages.
         for page in [100, 3, 12, 600, 264, 8, 5, 100] {
@@ -207,14 +241,32 @@ mod tests {
         // Eight uses: four, two, one and the last.
         (expected[1], expected[2], expected[3]) = (vec![264, 8], vec![5], vec![100]);
         expected.iter_mut().flatten().for_each(|page| *page *= PAGE_BYTES);
-        assert_eq!(touched.end_uses(), expected);
+        assert_eq!(touched.end_uses(), [Uses { thread: 0, times: 8, parts: expected }]);
         touched.follow_uses();
         touched.touch(5 * PAGE_BYTES, false);
-        assert_eq!(
-            touched.end_uses().concat(),
-            [5 * PAGE_BYTES],
-            "what came before is not told again"
-        );
+        let [uses] = touched.end_uses().try_into().unwrap();
+        assert_eq!(uses.parts.concat(), [5 * PAGE_BYTES], "what came before is not told again");
+    }
+
+    #[test]
+    fn each_thread_uses_entries_of_its_own() {
+        let mut touched = Touched::default();
+        touched.follow_uses();
+        for (thread, page) in [(7, 16), (9, 100), (7, 100), (9, 24), (7, 17)] {
+            touched.run(thread);
+            touched.touch(page * PAGE_BYTES, false);
+        }
+        let found = touched.end_uses();
+        let of = |thread: ThreadId| {
+            let uses = found.iter().find(|uses| uses.thread == thread).unwrap();
+            let pages =
+                uses.parts.iter().map(|part| part.iter().map(|at| at / PAGE_BYTES).collect());
+            (uses.times, pages.filter(|part: &Vec<_>| !part.is_empty()).collect::<Vec<_>>())
+        };
+        // The first three of five uses, the fourth, and the last.
+        assert_eq!(of(7), (3, vec![vec![100], vec![17]]));
+        assert_eq!(of(9), (2, vec![vec![100], vec![24]]));
+        assert_eq!(found.len(), 2, "thread 0 did not run");
     }
 
     #[test]

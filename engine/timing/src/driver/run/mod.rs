@@ -366,9 +366,9 @@ impl Run {
                 }
                 Ok(())
             }
-            &Piece::Used { ref parts, instructions } => {
+            &Piece::Used { ref threads, instructions } => {
                 self.run_waiting()?;
-                self.use_entries(parts, instructions);
+                self.use_entries(threads, instructions);
                 Ok(())
             }
             &Piece::Phase { phase, at } => {

@@ -8,7 +8,7 @@ use super::{Run, costs};
 use crate::core::kernel::KernelTime;
 use crate::counts::{Add, Aside};
 use crate::driver::look_ahead;
-use crate::driver::piece::Mispredicted;
+use crate::driver::piece::{Mispredicted, Uses};
 use crate::memory::hierarchy::Requester;
 use crate::memory::line::{
     LINE_SHIFT, PAGE_BYTES, PAGE_SHIFT, last_byte, page_offset, page_start, untranslated,
@@ -147,34 +147,62 @@ impl<R: TableReader> Untimed<'_, R> {
 }
 
 impl Run {
-    /// A stretch of so many instructions was passed over that used the entries of the page table for the
-    /// addresses of [`Piece::Used`]. Where page-table priority spares their lines, those stay for longer than any
-    /// warm-up is. So they are brought here, and those that are not spared go. Nothing of it is counted.
-    ///
-    /// [`Piece::Used`]: crate::driver::piece::Piece::Used
-    pub(super) fn use_entries(&mut self, parts: &[Vec<u64>], instructions: u64) {
+    /// A stretch of so many instructions was passed over in which `threads` used entries of the page table.
+    /// Where page-table priority spares their lines, those stay for longer than any warm-up is. So they are
+    /// brought here, and those that are not spared go. Nothing of it is counted. Of the lines that came
+    /// into the cores' own caches, each thread has its part by its uses.
+    pub(super) fn use_entries(&mut self, threads: &[Uses], instructions: u64) {
         if self.timed.is_none() || !self.protects_page_tables() {
             return;
         }
-        let counted = Aside::take(|visit| self.counts(visit));
-        let fills = self.fills(instructions);
-        let Self { system, mmu, timed, relocation, .. } = self;
-        if let Some((core, caches)) = timed {
-            let at = core.cycle();
-            for (part, addresses) in (1..).zip(parts) {
-                let half = fills.map(|fills| fills >> part >> 1);
-                caches.pass_over(half);
-                let reader = &mut Warming(caches);
-                for &address in addresses {
-                    let address = relocation.as_ref().map_or(address, |r| r.address(address));
-                    let (address, kind) = (Gva::new(address), AccessKind::Load);
-                    // A page that has left memory since has no entry any more.
-                    let _ = mmu.translate(Request { address, kind, at }, || 0, system, reader);
+        let [l2, llc] = self.fills(instructions);
+        let all: u64 = threads.iter().map(|uses| uses.times).sum();
+        let current = self.own.number;
+        let parts = threads.iter().map(|uses| uses.parts.len()).max().unwrap_or(0);
+        for part in 0..parts {
+            let half = llc >> part >> 2;
+            self.pass_over([0, half]);
+            self.on_each_core(|run| {
+                let mut mine = Vec::new();
+                for uses in threads {
+                    if run.cores.has(uses.thread).unwrap_or(current) == run.own.number {
+                        mine.push(uses);
+                    }
                 }
-                caches.pass_over(half);
-            }
+                let times: u64 = mine.iter().map(|uses| uses.times).sum();
+                let fills = u128::from(l2) * u128::from(times) / u128::from(all.max(1));
+                let half = fills as u64 >> part >> 2;
+                let counted = Aside::take(|visit| run.counts(visit));
+                run.pass_over([half, 0]);
+                mine.iter().filter_map(|uses| uses.parts.get(part)).for_each(|addresses| {
+                    run.walk_untimed(addresses);
+                });
+                run.pass_over([half, 0]);
+                counted.put_back(|visit| run.counts(visit));
+            });
+            self.pass_over([0, half]);
         }
-        counted.put_back(|visit| self.counts(visit));
+    }
+
+    /// So many lines came into L2 and the last-level cache.
+    fn pass_over(&mut self, fills: [u64; 2]) {
+        if let Some((_, caches)) = &mut self.timed {
+            caches.pass_over(fills);
+        }
+    }
+
+    /// Translates `addresses`, of the trace, to have in the caches what that reads.
+    fn walk_untimed(&mut self, addresses: &[u64]) {
+        let Self { system, mmu, timed, relocation, .. } = self;
+        let Some((core, caches)) = timed else { return };
+        let at = core.cycle();
+        let reader = &mut Warming(caches);
+        for &address in addresses {
+            let address = relocation.as_ref().map_or(address, |r| r.address(address));
+            let (address, kind) = (Gva::new(address), AccessKind::Load);
+            // A page that has left memory since has no entry any more.
+            let _ = mmu.translate(Request { address, kind, at }, || 0, system, reader);
+        }
     }
 
     /// Lines that came into L2 and the last-level cache in so many instructions, as in the last window.
