@@ -102,6 +102,17 @@ def test_messages_that_are_lost_are_a_failure_but_stop_nothing(tmp_path: Path) -
         (["host", "diff", "t.fwt", "w", "--plot", "w"], "where:  B and --plot"),
         (["walk", "--trace", "t.fwt", "--report", "t.fwt"], "where:  --trace and --report"),
         (["reproduce", "--json", "new", "--markdown", "new"], "where:  --json and --markdown"),
+        (["compare", "--machine", "zen4,./m.toml", "--json", "m.toml"], "where:  --machine and --json"),
+        (["compare", "--schemes", "radix4,./m.toml", "--report", "m.toml"], "where:  --schemes and --report"),
+        (["compare", "--schemes", "s.py:Mine", "--report", "s.py"], "where:  --schemes and --report"),
+        (["compare", "--virt", "radix4/m.toml", "--json", "m.toml"], "where:  --virt and --json"),
+        (["compare", "--virt", "m.toml/radix4", "--json", "m.toml"], "where:  --virt and --json"),
+        (["compare", "--mix", "mix.toml", "--json", "mix.toml"], "where:  --mix and --json"),
+        (["compare", "--report", "own.sh", "--", "./own.sh"], "where:  -- CMD and --report"),
+        (["compare", "--report", "own.sh", "--", "own.sh"], "where:  -- CMD and --report"),
+        (["walk", "--scheme", "s.py", "--report", "s.py"], "where:  --scheme and --report"),
+        (["walk", "--machine", "m.toml", "--report", "m.toml"], "where:  --machine and --report"),
+        (["host", "inspect", "1", "--machine", "m.toml", "--html", "m.toml"], "where:  --machine and --html"),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, list) else "",
 )
@@ -113,11 +124,20 @@ def test_no_file_is_written_over_another_of_the_command(
     (tmp_path / "w").write_bytes(b"1 0\n")
     (tmp_path / "link").symlink_to("t.fwt")
     (tmp_path / "hard").hardlink_to("t.fwt")
+    (tmp_path / "m.toml").write_text('name = "mine"\n')
+    (tmp_path / "s.py").write_text("import flatwalk as fw\n")
+    mix = ["name", "title", "source"]
+    (tmp_path / "mix.toml").write_text(
+        "".join(f'{key} = "m"\n' for key in mix) + 'programs = ["gups:1MiB"]\n'
+    )
+    (tmp_path / "own.sh").write_text("#!/bin/sh\n")
+    (tmp_path / "own.sh").chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)
+    before = {path: path.read_bytes() for path in tmp_path.iterdir()}
     done = call(*arguments)
     assert done.code == 2
     assert words in done.err
-    assert (tmp_path / "t.fwt").read_bytes() == b"mine"
-    assert not (tmp_path / "new").exists()
+    assert {path: path.read_bytes() for path in tmp_path.iterdir()} == before
 
 
 def test_a_device_takes_several_outputs() -> None:

@@ -110,9 +110,27 @@ def _find(name: str, kind: str, where: str) -> dict[str, Any]:
     return _apart(table, name, kind) if path == Path(name) else table
 
 
+def _is_path(name: str) -> bool:
+    """Whether a setting's name is a path."""
+    return "/" in name or name.endswith(".toml")
+
+
+def own_files(text: str | None, where: str) -> list[tuple[Path, str]]:
+    """The user's files among names between commas, of schemes, pairs of them, machines or a mix.
+
+    Each with the option that has them.
+    """
+    members = [member for name in listed(text or "") for member in pair_of(name) or (name,)]
+    return [
+        (scheme_code.file_of(name) if scheme_code.is_one(name) else Path(name), where)
+        for name in members
+        if _is_path(name) or scheme_code.is_one(name)
+    ]
+
+
 def _path(name: str, kind: str, where: str) -> Path:
     """The file of a shipped name, or of a path."""
-    if "/" in name or name.endswith(".toml"):
+    if _is_path(name):
         return Path(name)
     path = _folder(kind) / f"{name}.toml"
     if not path.is_file():
