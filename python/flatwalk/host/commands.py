@@ -287,6 +287,7 @@ def ebizzy(
     assert plan.cpus
     available = len(plan.cpus)
     bench = benches.ebizzy(
+        host,
         threads=threads or min(available, 7),
         chunks=chunks,
         chunk_bytes=units.parse_size(chunk, "--chunk"),
