@@ -160,6 +160,9 @@ def runs_of(
                 where=option,
                 remedy="leave it out, or add a guest, as in --virt radix4/fpt",
             )
+    words = {"--thp": options.thp or "", "--mode": options.mode, "--guest-frames": options.guest_frames}
+    for option, text in words.items():
+        output.check_text(text, option)
     runs = [
         {
             "scheme": scheme,
@@ -235,6 +238,8 @@ def _large_pages(options: Options, schemes: Sequence[dict[str, Any]]) -> list[in
 
 def _schemes(options: Options) -> list[dict[str, Any]]:
     pairs = settings.listed(options.virt or "")
+    if options.virt is not None and not pairs:
+        raise UsageError("no guest is named", where="--virt", remedy="as in --virt radix4/fpt")
     if options.schemes is not None:
         names = settings.listed(options.schemes)
     else:

@@ -353,6 +353,18 @@ def check_name(path: Path, where: str) -> None:
         ) from None
 
 
+def check_text(text: str, where: str) -> None:
+    """Checks that what was given is UTF-8, as JSON takes it.
+
+    Raises:
+        UsageError: If it is not.
+    """
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        raise UsageError(f"{one_line(text)} is not UTF-8", where=where, remedy="write it in UTF-8") from None
+
+
 def check_exists(path: Path, where: str, *, remedy: str = "check the path") -> None:
     """Checks that a file can be opened and read.
 
