@@ -393,6 +393,13 @@ def test_a_reader_that_stops_early_is_no_error(tmp_path: Path) -> None:
     assert (done.returncode, done.stdout, done.stderr) == (0, "[\n", "")
 
 
+@pytest.mark.parametrize("arguments", ["list keys", "list schemes", "compare --help"])
+def test_no_reader_is_no_error(tmp_path: Path, arguments: str) -> None:
+    line = f"{sys.executable} -I -m flatwalk {arguments} | true; exit ${{PIPESTATUS[0]}}"
+    done = subprocess.run(["bash", "-c", line], cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+
+
 def test_a_terminal_gets_a_framed_table(tmp_path: Path) -> None:
     seen = on_terminal([sys.executable, "-I", "-m", "flatwalk", "list", "machines"], 200, tmp_path)
     assert "skylake-server" in seen

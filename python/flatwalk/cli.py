@@ -134,8 +134,7 @@ def main() -> None:
     except (KeyboardInterrupt, typer.Abort):
         print("\nInterrupted; nothing was left half-written.", file=sys.stderr)
         sys.exit(130)
-    except BrokenPipeError:
-        # The reader has seen enough.
+    except standard.OutputClosed:
         standard.give_up()
         sys.exit(0)
     except OSError as error:
