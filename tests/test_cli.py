@@ -182,6 +182,12 @@ def test_compare_asks_what_was_asked(call: Call, fake_engine: fake.Engine) -> No
     assert {run["fragmentation"] for run in asked["runs"]} == {0.25}
 
 
+@pytest.mark.usefixtures("fake_engine")
+def test_an_error_of_nothing_is_told(call: Call) -> None:
+    done = call("compare", "--schemes", "radix4", "--large-pages", "0", "--error", "1%", "--no-report")
+    assert (done.code, "Nothing is compared, so that --error has no effect.\n" in done.err) == (0, True)
+
+
 def test_a_recorded_table_has_the_pages_that_it_has(call: Call, fake_engine: fake.Engine) -> None:
     assert call("compare", "--schemes", "radix4,recorded").code == 0
     asked = fake_engine.requests[-1]
