@@ -20,6 +20,7 @@ from flatwalk.answer import across, blame
 from flatwalk.answer.results import add_speedups
 from flatwalk.comparison import presenting
 from flatwalk.errors import FlatwalkError, UsageError
+from flatwalk.recorder import request
 from flatwalk.terminal import output
 from flatwalk.terminal.printable import json_escaped, one_line, printable
 from tests import fake
@@ -138,6 +139,22 @@ def test_no_file_is_written_over_another_of_the_command(
     assert done.code == 2
     assert words in done.err
     assert {path: path.read_bytes() for path in tmp_path.iterdir()} == before
+
+
+@pytest.mark.parametrize("option", ["--json", "--report", "--keep-trace"])
+def test_a_file_that_may_not_be_written_stays(
+    call: Call, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, option: str
+) -> None:
+    file = tmp_path / "file"
+    file.touch(0o444)
+    allowed = os.access  # which allows root everything
+    monkeypatch.setattr(
+        os, "access", lambda path, mode: (Path(path).name, mode) != ("file", os.W_OK) and allowed(path, mode)
+    )
+    done = call("compare", option, "file", "--", "true")
+    assert (done.code, "file is not writable" in done.err) == (2, True), done.err
+    with pytest.raises(UsageError, match="the output may not be written"):
+        request.check_output(file)
 
 
 def test_a_device_takes_several_outputs() -> None:

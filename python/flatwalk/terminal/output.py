@@ -280,11 +280,11 @@ def check_writable(path: Path, option: str) -> None:
     check_name(path, option)
     if path.is_dir():
         raise UsageError(f"{_named(path)} is a directory", where=option, remedy="give a file name")
+    if path.exists() and not os.access(path, os.W_OK):
+        raise UsageError(
+            f"{_named(path)} is not writable", where=option, remedy="choose a place that you may write to"
+        )
     if _is_special(path):
-        if not os.access(path, os.W_OK):
-            raise UsageError(
-                f"{_named(path)} is not writable", where=option, remedy="choose a place that you may write to"
-            )
         return
     directory = _resolved(path, option).parent
     if not directory.is_dir():
