@@ -22,7 +22,7 @@ from flatwalk.terminal.printable import json_escaped, one_line, printable
 from flatwalk.terminal.standard import styled
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Sequence
     from types import TracebackType
 
     import rich.progress
@@ -399,10 +399,10 @@ def check_trace(path: Path, where: str, *, remedy: str = "check the path") -> No
     check_exists(path, where, remedy=remedy)
 
 
-def unused(path: Path) -> Path:
+def unused(path: Path, is_taken: Callable[[Path], bool] = os.path.lexists) -> Path:
     """`path`, or if there is such a file already, the first of `path-2`, `path-3` … that there is not."""
     name, number = path, 1
-    while os.path.lexists(name):
+    while is_taken(name):
         number += 1
         name = path.with_name(f"{path.stem}-{number}{path.suffix}")
     return name
