@@ -324,6 +324,8 @@ def test_a_recorded_sample_has_the_windows_that_it_has(
             ["compare", "--virt", "radix4/fpt", "--guest-frames", "\udcff"],
             ["\\xff is not UTF-8\n  where:  --guest-frames\n"],
         ),
+        (["compare", "--context-switch", "inf"], ["--context-switch", "equal to 1000000"]),
+        (["vm", "run", "--source", "missing", "--", "true"], ["where:  --source\\n", "no directory missing"]),
         (["compare", "--machine", ""], ["no machine is named\n  where:  --machine\n"]),
         (["compare", "--virt", ""], ["no guest is named\n  where:  --virt\n"]),
         (["compare", "--virt", ","], ["no guest is named\n  where:  --virt\n"]),

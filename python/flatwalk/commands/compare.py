@@ -117,6 +117,7 @@ def compare(
         Option(
             metavar="MS",
             min=0.001,
+            max=1_000_000,
             help="Empty TLBs and page-walk caches every so many milliseconds, as another process would.",
         ),
     ] = None,
