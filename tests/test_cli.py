@@ -369,6 +369,15 @@ def test_ctrl_c_leaves_nothing_behind(call: Call, monkeypatch: pytest.MonkeyPatc
     assert list(tmp_path.iterdir()) == []
 
 
+def test_ctrl_c_while_it_loads_is_no_traceback(tmp_path: Path) -> None:
+    loading = "import signal, sys; sys.meta_path.insert(0, type('', (), {'find_spec': find}))"
+    find = "find = lambda name, *_: signal.raise_signal(2) if name == 'flatwalk.cli' else None"
+    begin = f"{find}; {loading}; from flatwalk.__main__ import main; main()"
+    done = subprocess.run([sys.executable, "-I", "-c", begin], cwd=tmp_path, capture_output=True, check=False)
+    assert (done.returncode, done.stdout) == (130, b"")
+    assert done.stderr == b"\nInterrupted; nothing was left half-written.\n"
+
+
 def test_a_file_appears_whole_or_not_at_all(tmp_path: Path) -> None:
     path = tmp_path / "result.txt"
     path.write_text("before")
