@@ -390,6 +390,9 @@ class Engine:
                     "name": "gups",
                     "description": "random updates",
                     "default_size_bytes": 1 << 30,
+                    "least_bytes": 4096,
+                    "greatest_bytes": 1 << 46,
+                    "power_of_two": True,
                     "parameters": {},
                 }
             ]

@@ -182,6 +182,12 @@ def test_compare_asks_what_was_asked(call: Call, fake_engine: fake.Engine) -> No
     assert {run["fragmentation"] for run in asked["runs"]} == {0.25}
 
 
+@pytest.mark.usefixtures("fake_engine")
+def test_an_error_of_nothing_is_told(call: Call) -> None:
+    done = call("compare", "--schemes", "radix4", "--large-pages", "0", "--error", "1%", "--no-report")
+    assert (done.code, "Nothing is compared, so that --error has no effect.\n" in done.err) == (0, True)
+
+
 def test_a_recorded_table_has_the_pages_that_it_has(call: Call, fake_engine: fake.Engine) -> None:
     assert call("compare", "--schemes", "radix4,recorded").code == 0
     asked = fake_engine.requests[-1]
@@ -250,6 +256,10 @@ def test_a_recorded_sample_has_the_windows_that_it_has(
         (["compare", "--workload", "gup"], ["no workload 'gup'", "gups"]),
         (["compare", "--workload", ""], ["no workload is named", "gups"]),
         (["walk", "--workload", ""], ["no workload is named", "gups"]),
+        (["compare", "--workload", "gups:64MiB::::"], ["no variant ''", "where:  --workload\n"]),
+        (["compare", "--workload", "gups:0"], ["a size of 0 B", "where:  --workload\n", "4KiB to 64TiB"]),
+        (["compare", "--workload", "gups:3MiB"], ["a size of 3 MiB", "a power of two from 4KiB"]),
+        (["walk", "--workload", "gups:128TiB"], ["a size of 128 TiB", "where:  --workload\n"]),
         (["compare", "--workload", "gups:big"], ["size 'big' not understood", "512GiB"]),
         (["compare", "--trace", "none.fwt"], ["no file none.fwt", "flatwalk record"]),
         (["compare", "--trace", "a", "--workload", "gups"], ["more than one thing"]),
@@ -304,6 +314,25 @@ def test_a_recorded_sample_has_the_windows_that_it_has(
         ),
         (["host", "diff", "--plot"], ["where:  flatwalk host diff\n", "see flatwalk host diff --help"]),
         (["comapre"], ["comapre"]),
+        (["compare", "--windows", "9" * 26], ["--windows", "1048576"]),
+        (["compare", "--jobs", "9" * 26], ["--jobs", "4096"]),
+        (["host", "pagefault", "--repetitions", "9" * 26], ["--repetitions", "1000000"]),
+        (["host", "ebizzy", "--chunks", "9" * 26], ["--chunks", "1000000"]),
+        (["host", "ebizzy", "--milliseconds", "9" * 26], ["--milliseconds", "3600000"]),
+        (["host", "walk", "--groups", "9" * 26], ["--groups", "1000000"]),
+        (["compare", "--set", "a=\udcff"], ["a=\\xff is not UTF-8\n  where:  --set\n"]),
+        (["walk", "--set", "a=\udcff"], ["a=\\xff is not UTF-8\n  where:  --set\n"]),
+        (["compare", "--thp", "\udcff"], ["\\xff is not UTF-8\n  where:  --thp\n"]),
+        (["compare", "--mode", "\udcff"], ["\\xff is not UTF-8\n  where:  --mode\n"]),
+        (
+            ["compare", "--virt", "radix4/fpt", "--guest-frames", "\udcff"],
+            ["\\xff is not UTF-8\n  where:  --guest-frames\n"],
+        ),
+        (["compare", "--context-switch", "inf"], ["--context-switch", "equal to 1000000"]),
+        (["vm", "run", "--source", "missing", "--", "true"], ["where:  --source\n", "no directory missing"]),
+        (["compare", "--machine", ""], ["no machine is named\n  where:  --machine\n"]),
+        (["compare", "--virt", ""], ["no guest is named\n  where:  --virt\n"]),
+        (["compare", "--virt", ","], ["no guest is named\n  where:  --virt\n"]),
     ],
     ids=" ".join,
 )
@@ -344,6 +373,15 @@ def test_ctrl_c_leaves_nothing_behind(call: Call, monkeypatch: pytest.MonkeyPatc
     assert list(tmp_path.iterdir()) == []
 
 
+def test_ctrl_c_while_it_loads_is_no_traceback(tmp_path: Path) -> None:
+    loading = "import signal, sys; sys.meta_path.insert(0, type('', (), {'find_spec': find}))"
+    find = "find = lambda name, *_: signal.raise_signal(2) if name == 'flatwalk.cli' else None"
+    begin = f"{find}; {loading}; from flatwalk.__main__ import main; main()"
+    done = subprocess.run([sys.executable, "-I", "-c", begin], cwd=tmp_path, capture_output=True, check=False)
+    assert (done.returncode, done.stdout) == (130, b"")
+    assert done.stderr == b"\nInterrupted; nothing was left half-written.\n"
+
+
 def test_a_file_appears_whole_or_not_at_all(tmp_path: Path) -> None:
     path = tmp_path / "result.txt"
     path.write_text("before")
@@ -374,6 +412,13 @@ def test_a_reader_that_stops_early_is_no_error(tmp_path: Path) -> None:
         check=False,
     )
     assert (done.returncode, done.stdout, done.stderr) == (0, "[\n", "")
+
+
+@pytest.mark.parametrize("arguments", ["list keys", "list schemes", "compare --help"])
+def test_no_reader_is_no_error(tmp_path: Path, arguments: str) -> None:
+    line = f"{sys.executable} -I -m flatwalk {arguments} | true; exit ${{PIPESTATUS[0]}}"
+    done = subprocess.run(["bash", "-c", line], cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
 
 
 def test_a_terminal_gets_a_framed_table(tmp_path: Path) -> None:

@@ -467,16 +467,26 @@ def test_what_is_not_reached_is_not_said_to_be(half: float, error: float, words:
 def test_where_nothing_is_sampled_nothing_is_missing() -> None:
     runs = [fake.run("radix4"), fake.run("fpt")]
     sampling: Any = fake.sample(runs)["sampling"]
-    sampling |= {"sampled": False, "coverage": 0.01}
-    found = judged.missing(runs, sampling, 0.001)
-    assert found is not None
-    assert found.reached
-    assert found.words == (
-        "All instructions that were asked for were measured: speed-ups have no error of sampling."
-    )
+    for whole in ({"coverage": 1.0}, {"instructions_measured": 0, "instructions_total": 1_000_000}):
+        found = judged.missing(runs, sampling | {"sampled": False, "coverage": 0.0} | whole, 0.001)
+        assert found is not None
+        assert found.reached
+        assert found.words == "All instructions were measured: speed-ups have no error of sampling."
+    part = judged.missing(runs, sampling | {"sampled": False, "coverage": 0.01}, 0.001)
+    assert part is not None
+    assert not part.reached
+    assert part.words == "Whether speed-ups are known to ±0.1 % cannot be said: there are no intervals."
     weighted = judged.missing(runs, sampling | {"weights": [1.0]}, 0.001)
     assert weighted is not None
     assert not weighted.reached
+
+
+def test_what_ends_in_its_warm_up_is_judged_as_a_whole() -> None:
+    sampling: Any = fake.sample([fake.run()])["sampling"]
+    sampling |= {"sampled": False, "coverage": 0.0, "instructions_measured": 0}
+    sampling["instructions_total"] = fake.run()["instructions"]
+    response: Any = fake.response([fake.run()]) | {"sampling": sampling}
+    assert judged.judged_words(response) == "Judged: the whole run, all of its 1 M instructions."
 
 
 def test_in_functional_mode_it_is_accesses_that_are_known() -> None:

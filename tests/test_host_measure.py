@@ -7,10 +7,12 @@ import json
 import math
 import os
 import re
+import shutil
 import signal
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -272,6 +274,13 @@ def test_hpccs_rules_for_the_table() -> None:
         benches.gups(host(), table_bytes=3000)
 
 
+def test_a_file_to_map_has_room(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(shutil, "disk_usage", lambda _path: SimpleNamespace(free=3 << 20))
+    with pytest.raises(UsageError, match=r"a file of 4 MiB is mapped; .* has 3 MiB free") as caught:
+        bench(tmp_path)
+    assert (caught.value.where, "TMPDIR" in str(caught.value.remedy)) == ("--size", True)
+
+
 def test_a_table_is_at_most_half_of_the_node_that_it_is_from() -> None:
     nodes = host(node_bytes={"0": 7 << 30, "1": 1 << 30, "2": 0})
     with pytest.raises(UsageError, match="it is from node 1, which has 1 GiB") as caught:
@@ -297,6 +306,7 @@ def test_strides_are_in_order_and_named_once() -> None:
         ({"strides": [4 << 40], "group": 32}, "--strides", "a smaller --group"),
         ({"group": 10_000}, "--group", "give 6553 or less"),
         ({"flush_bytes": 0}, "--flush", "twice what the caches hold"),
+        ({"flush_bytes": 1 << 40}, "--flush", "twice what the caches hold"),
     ],
 )
 def test_impossible_walks_name_the_option(changes: dict[str, Any], where: str, remedy: str) -> None:
@@ -323,7 +333,7 @@ def test_strides_of_the_levels() -> None:
 
 
 def test_ebizzys_variants() -> None:
-    made = benches.ebizzy(threads=3, chunks=7, chunk_bytes=1 << 19, milliseconds=300, cpus=2)
+    made = benches.ebizzy(host(), threads=3, chunks=7, chunk_bytes=1 << 19, milliseconds=300, cpus=2)
     assert [variant.name for variant in made.variants] == [
         *("1-unmap", "2-unmap", "3-unmap"),
         *("1-keep", "2-keep", "3-keep"),
@@ -715,6 +725,9 @@ def test_nothing_is_half_written(
     [
         (("pagefault", "--save", "missing/a.json"), "there is no directory"),
         (("pagefault", "--size", "4KiB"), "too few pages"),
+        (("pagefault", "--size", "1000TiB"), "1000 TiB are more than half of memory"),
+        (("ebizzy", "--chunk", "0"), "a chunk of 0 bytes holds no record"),
+        (("ebizzy", "--chunk", "1000TiB", "--threads", "1"), "7.81 PiB are more than half of memory"),
         (("pagefault", "--cpu", "4095"), "names no processors"),
         (("pagefault", "--cpu", "x"), "names no processors"),
         (("pagefault", "--cpu", "0,x"), "names no processors"),

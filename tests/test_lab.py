@@ -354,6 +354,13 @@ def test_without_cores_they_are_the_machines() -> None:
     assert {unit.configuration["cores"] for unit in plan.plan(sweep_of())} == {None}
 
 
+def test_a_wrong_condition_is_of_its_option() -> None:
+    with pytest.raises(UsageError) as caught:
+        query.selected(pa.table({"seed": [1]}), "foo")
+    assert caught.value.where == "--where"
+    assert "--where" in (caught.value.remedy or "")
+
+
 # --- running
 
 

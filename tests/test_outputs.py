@@ -20,6 +20,7 @@ from flatwalk.answer import across, blame
 from flatwalk.answer.results import add_speedups
 from flatwalk.comparison import presenting
 from flatwalk.errors import FlatwalkError, UsageError
+from flatwalk.recorder import request
 from flatwalk.terminal import output
 from flatwalk.terminal.printable import json_escaped, one_line, printable
 from tests import fake
@@ -102,6 +103,17 @@ def test_messages_that_are_lost_are_a_failure_but_stop_nothing(tmp_path: Path) -
         (["host", "diff", "t.fwt", "w", "--plot", "w"], "where:  B and --plot"),
         (["walk", "--trace", "t.fwt", "--report", "t.fwt"], "where:  --trace and --report"),
         (["reproduce", "--json", "new", "--markdown", "new"], "where:  --json and --markdown"),
+        (["compare", "--machine", "zen4,./m.toml", "--json", "m.toml"], "where:  --machine and --json"),
+        (["compare", "--schemes", "radix4,./m.toml", "--report", "m.toml"], "where:  --schemes and --report"),
+        (["compare", "--schemes", "s.py:Mine", "--report", "s.py"], "where:  --schemes and --report"),
+        (["compare", "--virt", "radix4/m.toml", "--json", "m.toml"], "where:  --virt and --json"),
+        (["compare", "--virt", "m.toml/radix4", "--json", "m.toml"], "where:  --virt and --json"),
+        (["compare", "--mix", "mix.toml", "--json", "mix.toml"], "where:  --mix and --json"),
+        (["compare", "--report", "own.sh", "--", "./own.sh"], "where:  -- CMD and --report"),
+        (["compare", "--report", "own.sh", "--", "own.sh"], "where:  -- CMD and --report"),
+        (["walk", "--scheme", "s.py", "--report", "s.py"], "where:  --scheme and --report"),
+        (["walk", "--machine", "m.toml", "--report", "m.toml"], "where:  --machine and --report"),
+        (["host", "inspect", "1", "--machine", "m.toml", "--html", "m.toml"], "where:  --machine and --html"),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, list) else "",
 )
@@ -113,11 +125,36 @@ def test_no_file_is_written_over_another_of_the_command(
     (tmp_path / "w").write_bytes(b"1 0\n")
     (tmp_path / "link").symlink_to("t.fwt")
     (tmp_path / "hard").hardlink_to("t.fwt")
+    (tmp_path / "m.toml").write_text('name = "mine"\n')
+    (tmp_path / "s.py").write_text("import flatwalk as fw\n")
+    mix = ["name", "title", "source"]
+    (tmp_path / "mix.toml").write_text(
+        "".join(f'{key} = "m"\n' for key in mix) + 'programs = ["gups:1MiB"]\n'
+    )
+    (tmp_path / "own.sh").write_text("#!/bin/sh\n")
+    (tmp_path / "own.sh").chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)
+    before = {path: path.read_bytes() for path in tmp_path.iterdir()}
     done = call(*arguments)
     assert done.code == 2
     assert words in done.err
-    assert (tmp_path / "t.fwt").read_bytes() == b"mine"
-    assert not (tmp_path / "new").exists()
+    assert {path: path.read_bytes() for path in tmp_path.iterdir()} == before
+
+
+@pytest.mark.parametrize("option", ["--json", "--report", "--keep-trace"])
+def test_a_file_that_may_not_be_written_stays(
+    call: Call, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, option: str
+) -> None:
+    file = tmp_path / "file"
+    file.touch(0o444)
+    allowed = os.access  # which allows root everything
+    monkeypatch.setattr(
+        os, "access", lambda path, mode: (Path(path).name, mode) != ("file", os.W_OK) and allowed(path, mode)
+    )
+    done = call("compare", option, "file", "--", "true")
+    assert (done.code, "file is not writable" in done.err) == (2, True), done.err
+    with pytest.raises(UsageError, match="the output may not be written"):
+        request.check_output(file)
 
 
 def test_a_device_takes_several_outputs() -> None:

@@ -16,10 +16,11 @@ import pytest
 from flatwalk import engine, temporary
 from flatwalk.errors import UsageError
 from flatwalk.recorder import RecordError, record
-from flatwalk.recorder.place import taken
+from flatwalk.recorder.place import is_used, taken
 from flatwalk.recorder.reports import Reports
 from flatwalk.recorder.request import TRACE_MAGIC
 from flatwalk.recorder.result import ProcessTrace, RecordResult
+from flatwalk.terminal.output import unused
 from tests.running import PATIENCE_SECONDS, descendants, is_gone, wait_until
 from tests.test_record import BARE, compiled
 
@@ -43,6 +44,16 @@ def test_traces_of_processes_without_an_instruction_are_left_out(tmp_path: Path,
     assert result.traces[0].path == output
     assert any("own process left nothing" in warning for warning in result.warnings)
     assert {path.name for path in tmp_path.iterdir()} == {"endless", "out.fwt"}
+
+
+def test_a_name_that_a_recording_writes_is_used(output: Path) -> None:
+    assert not is_used(output)
+    with taken(output):
+        assert is_used(output)
+        assert unused(output, is_used).name == "out-2.fwt"
+    assert not is_used(output)
+    output.touch()
+    assert is_used(output)
 
 
 def test_one_recording_of_a_file_at_a_time(tmp_path: Path, output: Path) -> None:

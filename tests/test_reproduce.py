@@ -1143,7 +1143,8 @@ def test_a_size_that_is_open_changes_workload_and_span(experiment: Experiment) -
 def test_what_is_open_of_workloads_is_for_those_that_have_it(
     monkeypatch: pytest.MonkeyPatch, experiment: Experiment
 ) -> None:
-    known = [{"name": "gups", "parameters": [{"name": "size"}, {"name": "array_order"}]}]
+    gups = {"least_bytes": 4096, "greatest_bytes": 1 << 46, "power_of_two": True}
+    known: list[dict[str, Any]] = [gups | {"name": "gups", "parameters": [{"name": "array_order"}]}]
     monkeypatch.setattr(engine, "workloads", lambda: known)
     selection = planning.Selection("main", "fpt", 0, "gups:1GiB")
 

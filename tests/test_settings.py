@@ -1,15 +1,14 @@
 from __future__ import annotations
 
+import os
 import re
-from typing import TYPE_CHECKING
+import threading
+from pathlib import Path
 
 import pytest
 
-from flatwalk.definitions import settings
+from flatwalk.definitions import champsim, settings
 from flatwalk.errors import UsageError
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 ISSUE_SCHEMES = {
     "radix3",
@@ -245,6 +244,26 @@ def test_what_is_no_toml_is_told(tmp_path: Path, content: bytes) -> None:
     path.write_bytes(content)
     with pytest.raises(UsageError, match=r"is not valid TOML|is not UTF-8"):
         settings.machine(str(path))
+
+
+def test_a_device_without_end_is_no_file_of_settings() -> None:
+    for read in (settings.machine, lambda path: champsim.load(Path(path))):
+        with pytest.raises(UsageError, match="this is too long to be a") as caught:
+            read("/dev/zero")
+        assert caught.value.where == "/dev/zero"
+
+
+def test_a_byte_order_mark_and_a_pipe_are_read(tmp_path: Path) -> None:
+    text = (settings.DATA / "machines" / "zen4.toml").read_bytes()
+    path = tmp_path / "mine.toml"
+    path.write_bytes(b"\xef\xbb\xbf" + text)
+    assert settings.machine(str(path)) == settings.machine("zen4")
+    fifo = tmp_path / "fifo"
+    os.mkfifo(fifo)
+    writer = threading.Thread(target=fifo.write_bytes, args=(text,))
+    writer.start()
+    assert settings.read(fifo, "machine") == settings.machine("zen4")
+    writer.join()
 
 
 def test_missing_files_are_told(tmp_path: Path) -> None:

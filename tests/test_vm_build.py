@@ -9,7 +9,6 @@ import os
 import subprocess
 import threading
 from dataclasses import replace
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
@@ -21,6 +20,7 @@ from flatwalk.vm import build, components, sources
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from pathlib import Path
 
     from flatwalk.vm.components import Component
     from flatwalk.vm.steps import Steps
@@ -214,13 +214,13 @@ def test_a_patch_that_does_not_apply_is_named_with_the_version_it_was_made_for(
 
 
 @pytest.mark.usefixtures("cache")
-def test_the_kernel_with_all_checks_is_another_build_of_the_same_series() -> None:
+def test_the_kernel_with_all_checks_is_another_build_of_the_same_series(tmp_path: Path) -> None:
     plain, debug = components.LINUX, components.DEBUG_LINUX
     assert (debug.series, debug.base, debug.directory) == (plain.series, plain.base, plain.directory)
     assert debug.key() != plain.key()
     with pytest.raises(FlatwalkError, match="linux-debug is not built") as error:
-        build.find(debug, Path("/no/such/tree"))
-    assert error.value.remedy == "run: flatwalk vm build --source /no/such/tree --debug"
+        build.find(debug, tmp_path)
+    assert error.value.remedy == f"run: flatwalk vm build --source {tmp_path} --debug"
 
 
 def test_a_later_fragment_of_a_configuration_takes_settings_back(tmp_path: Path) -> None:

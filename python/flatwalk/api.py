@@ -297,12 +297,17 @@ class Workload:
 
     def __post_init__(self) -> None:
         """Reads the size and the variant."""
-        text = f"{self.name}:{'' if self.size is None else self.size}:{self.variant or ''}"
-        object.__setattr__(self, "size_bytes", parse_workload(text, "workload")["size_bytes"])
+        size = "" if self.size is None else self.size
+        object.__setattr__(self, "size_bytes", self._parsed(size)["size_bytes"])
 
     def __str__(self) -> str:
         """As the command line has it: `gups:8GiB`."""
-        return text_of(parse_workload(f"{self.name}:{self.size_bytes}:{self.variant or ''}", "workload"))
+        return text_of(self._parsed(self.size_bytes))
+
+    def _parsed(self, size: str | int) -> dict[str, Any]:
+        """What it is as the engine takes it."""
+        variant = f":{self.variant}" if self.variant else ""
+        return parse_workload(f"{self.name}:{size}{variant}", "workload")
 
 
 def check_organisation(

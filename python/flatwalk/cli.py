@@ -25,7 +25,7 @@ from flatwalk.commands import (
     version,
     walk,
 )
-from flatwalk.errors import FlatwalkError
+from flatwalk.errors import FlatwalkError, interrupted
 from flatwalk.host import commands as host
 from flatwalk.terminal import standard
 from flatwalk.terminal.help import PLAIN, Group, examples
@@ -132,10 +132,8 @@ def main() -> None:
     except typer.TyperException as error:
         _fail_usage(error)
     except (KeyboardInterrupt, typer.Abort):
-        print("\nInterrupted; nothing was left half-written.", file=sys.stderr)
-        sys.exit(130)
-    except BrokenPipeError:
-        # The reader has seen enough.
+        interrupted()
+    except standard.OutputClosed:
         standard.give_up()
         sys.exit(0)
     except OSError as error:

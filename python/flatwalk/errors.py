@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import sys
+from typing import TYPE_CHECKING, NoReturn
 
 from flatwalk.terminal.printable import one_line
 
@@ -51,3 +52,9 @@ def refuse(unfit: Mapping[str, bool], why: str, remedy: str = "leave it out") ->
     for option, given in unfit.items():
         if given:
             raise UsageError(why, where=option, remedy=remedy)
+
+
+def interrupted() -> NoReturn:
+    """Ends the program after Ctrl-C."""
+    print("\nInterrupted; nothing was left half-written.", file=sys.stderr)
+    sys.exit(130)

@@ -79,6 +79,10 @@ def export_trace(source: Path, target: Path, kind: str) -> None:
     output.check_trace(source, "SOURCE")
     output.check_writable(target, "TARGET")
     output.check_apart([(target, "TARGET")], [(source, "SOURCE")])
+    if engine.trace_info(source).get("instructions") == 0:
+        raise UsageError(
+            f"{one_line(str(source))} holds no instruction", where="SOURCE", remedy="record or copy it again"
+        )
     with output.Progress("Exporting") as progress:
         done = engine.trace_export(source, target, kind, progress)
     print(

@@ -43,7 +43,9 @@ def run(options: Options) -> None:
     """
     if options.report is not None:
         output.check_writable(options.report, "--report")
-        output.check_apart([(options.report, "--report")], [(options.trace, "--trace")])
+        read = settings.own_files(options.scheme, "--scheme")
+        read += settings.own_files(options.machine, "--machine")
+        output.check_apart([(options.report, "--report")], [(options.trace, "--trace"), *read])
     address = None if options.address is None else _address(options.address)
     grid = variations.grid(options.set)
     if len(grid) > 1:

@@ -57,7 +57,7 @@ def _windows_words(response: Response) -> str:
     total = sampling["instructions_total"]
     if weights := sampling.get("weights"):
         return _simpoint_words(sampling, weights)
-    if coverage(sampling) == 1:
+    if coverage(sampling) == 1 or _counts_warmup(first, sampling):
         count = units.count(total or first["instructions"])
         if "cut_short" in sampling:
             return f"Judged: all {count} instructions until {sampling['cut_short']}."
@@ -72,6 +72,11 @@ def _windows_words(response: Response) -> str:
     if sampling["windows"] < intervals.LEAST:
         words += ". So few windows do not tell how sure the figures are"
     return words + "."
+
+
+def _counts_warmup(run: Run, sampling: Sampling) -> bool:
+    """Whether the source ended in its warm-up, so that all of it counts."""
+    return not sampling["instructions_measured"] and run["instructions"] == sampling["instructions_total"]
 
 
 def _warmup_words(sampling: Sampling) -> str:
@@ -194,6 +199,10 @@ def _above(half: float, error: float) -> str:
     return f"{math.ceil(100 * half / unit - 1e-9) * unit:.{digits}g}"
 
 
+#: What is said of `--error` where there are no figures that it could be of.
+NOTHING_COMPARED = "Nothing is compared, so that --error has no effect."
+
+
 @dataclass(frozen=True)
 class Missing:
     """What `--error` lacks: the least sure figure, and how many windows would make it sure enough.
@@ -207,7 +216,7 @@ class Missing:
     windows: int
     needed: int | None
     place: str
-    #: Nothing was sampled: all that was asked for was measured.
+    #: Nothing was sampled: the whole run was measured.
     is_all: bool = False
 
     @property
@@ -223,7 +232,7 @@ class Missing:
         if self.run["cycles"] is None:
             what, whats = "change in accesses", "changes in accesses"
         if self.is_all:
-            return f"All instructions that were asked for were measured: {whats} have no error of sampling."
+            return f"All instructions were measured: {whats} have no error of sampling."
         if self.half is None or self.needed is None:
             return f"Whether {whats} are known to {asked} cannot be said: there are no intervals."
         if self.reached:
@@ -253,7 +262,8 @@ def missing(runs: list[Run], sampling: Sampling | None, error: float) -> Missing
     lacking = least_sure(found, error, len(runs[0].get("windows") or []), coverage(sampling))
     if lacking is None or sampling is None or sampling.get("weights"):
         return lacking
-    return replace(lacking, is_all=not sampling["sampled"])
+    whole = coverage(sampling) == 1 or _counts_warmup(runs[0], sampling)
+    return replace(lacking, is_all=not sampling["sampled"] and whole)
 
 
 def least_sure(

@@ -117,6 +117,7 @@ def compare(
         Option(
             metavar="MS",
             min=0.001,
+            max=1_000_000,
             help="Empty TLBs and page-walk caches every so many milliseconds, as another process would.",
         ),
     ] = None,
@@ -125,6 +126,7 @@ def compare(
         Option(
             metavar="N",
             min=3,
+            max=2**20,
             help="Windows to measure, spread evenly over all of it [default: 40]; of a program that is "
             "recorded, N to 2N [32 to 64].",
         ),
@@ -201,6 +203,7 @@ def compare(
     from flatwalk.comparison.configurations import Options  # noqa: PLC0415
     from flatwalk.units import parse_percent  # noqa: PLC0415
 
+    usual = MACHINE if mix is None else "skylake-server-4core"
     work.run(
         Options(
             workload=workload,
@@ -211,7 +214,7 @@ def compare(
             host_large_pages=host_large_pages,
             guest_frames=guest_frames,
             mix=mix,
-            machine=machine or (MACHINE if mix is None else "skylake-server-4core"),
+            machine=usual if machine is None else machine,
             set=set_ or [],
             large_pages=large_pages,
             thp=thp,

@@ -67,7 +67,8 @@ Settings = Annotated[
 ]
 NoReport = Annotated[bool, Option("--no-report", help="Write no report.")]
 Jobs = Annotated[
-    int, Option("--jobs", "-j", metavar="N", min=0, help="Threads to simulate with; 0 is one per core.")
+    int,
+    Option("--jobs", "-j", metavar="N", min=0, max=4096, help="Threads to simulate with; 0 is one per core."),
 ]
 
 

@@ -83,10 +83,11 @@ def record(
     directory next to it. Where there is a program.fwt already, the default is program-2.fwt. Ctrl-C or a
     crash leaves a valid trace up to that point. The exit status is the program's.
     """
+    from flatwalk.recorder import place  # noqa: PLC0415
     from flatwalk.recorder import recording as work  # noqa: PLC0415
     from flatwalk.terminal.output import unused  # noqa: PLC0415
 
-    trace = unused(Path("program.fwt")) if output is None else output
+    trace = unused(Path("program.fwt"), place.is_used) if output is None else output
     if workload is not None:
         given = (skip, start_at, stop_at, windows, segment, seed, time)
         if command or no_follow or exhaustive or any(value is not None for value in given):

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import shutil
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from flatwalk import engine
@@ -14,7 +16,6 @@ from flatwalk.terminal import output
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
-    from pathlib import Path
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -79,7 +80,18 @@ class Options:
             if path is not None and (str(path), option) != ("-", "--json"):
                 output.check_writable(path, option)
         read = [(self.trace, "--trace"), (self.simpoints, "--simpoints"), (self.weights, "--weights")]
-        output.check_apart(written, read + [(path, "--mix") for path in programs])
+        read += [(path, "--mix") for path in programs]
+        of_names = {
+            "--schemes": self.schemes,
+            "--virt": self.virt,
+            "--machine": self.machine,
+            "--mix": self.mix,
+        }
+        for option, names in of_names.items():
+            read += settings.own_files(names, option)
+        if self.command and (program := shutil.which(self.command[0])) is not None:
+            read.append((Path(program), "-- CMD"))
+        output.check_apart(written, read)
 
     def check_recorded(self) -> None:
         """Refuses what is for a program that is recorded, where there is none.
@@ -148,6 +160,9 @@ def runs_of(
                 where=option,
                 remedy="leave it out, or add a guest, as in --virt radix4/fpt",
             )
+    words = {"--thp": options.thp or "", "--mode": options.mode, "--guest-frames": options.guest_frames}
+    for option, text in words.items():
+        output.check_text(text, option)
     runs = [
         {
             "scheme": scheme,
@@ -223,6 +238,8 @@ def _large_pages(options: Options, schemes: Sequence[dict[str, Any]]) -> list[in
 
 def _schemes(options: Options) -> list[dict[str, Any]]:
     pairs = settings.listed(options.virt or "")
+    if options.virt is not None and not pairs:
+        raise UsageError("no guest is named", where="--virt", remedy="as in --virt radix4/fpt")
     if options.schemes is not None:
         names = settings.listed(options.schemes)
     else:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from flatwalk import engine, units
 from flatwalk.answer import intervals
-from flatwalk.answer.judged import bias_of, bias_words, least_sure, longer_warmup, mix_words
+from flatwalk.answer.judged import NOTHING_COMPARED, bias_of, bias_words, least_sure, longer_warmup, mix_words
 from flatwalk.answer.results import is_bound, machine_label, pages_label
 from flatwalk.comparison.mixing import Mix, halved
 from flatwalk.comparison.presenting import json_written, note_warnings
@@ -161,6 +161,7 @@ def _refined(
 def _note_missing(missing: Missing | None, mixed: Mixed, mix: dict[str, Any]) -> None:
     """Notes whether the error that was asked for is reached, and what to try if it is not."""
     if missing is None:
+        output.note(NOTHING_COMPARED)
         return
     output.note(missing.words)
     if not missing.reached and _is_full(mixed, missing.needed or missing.windows):

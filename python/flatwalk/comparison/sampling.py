@@ -125,7 +125,9 @@ def _refine(
         runs = cast("list[dict[str, Any]]", [run["configuration"] for run in response["runs"]])
         response = _simulate(options, lengths, source, runs)
     missing = judged.missing(response["runs"], response.get("sampling"), error)
-    if missing is not None:
+    if missing is None:
+        output.note(judged.NOTHING_COMPARED)
+    else:
         output.note(missing.words)
         if not missing.reached and missing.needed is not None and is_recorded_sample:
             output.note(

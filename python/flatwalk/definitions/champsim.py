@@ -149,7 +149,7 @@ def load(path: Path) -> Imported:
     """
     where = str(path)
     try:
-        config = json.loads(path.read_text(encoding="utf-8"))
+        config = json.loads(settings.read_text(path, "a configuration of ChampSim"))
     except OSError as error:
         raise UsageError(
             f"it cannot be read: {error.strerror}", where=where, remedy="check the path"

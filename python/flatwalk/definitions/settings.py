@@ -67,6 +67,25 @@ def _folder(kind: str) -> Path:
     return DATA / ("mixes" if kind == "mix" else f"{kind}s")
 
 
+#: So many bytes a file of settings has at most; what is longer is something else, as a device.
+_LONGEST = 4 << 20
+
+
+def read_text(path: Path, what: str) -> str:
+    """The text of a file or a pipe, with or without a byte-order mark.
+
+    Raises:
+        OSError: If it cannot be read.
+        UnicodeDecodeError: If it is not UTF-8.
+        UsageError: If it is too long.
+    """
+    with path.open("rb") as file:
+        data = file.read(_LONGEST + 1)
+    if len(data) > _LONGEST:
+        raise UsageError(f"this is too long to be {what}", where=str(path), remedy="check the path")
+    return data.decode("utf-8-sig")
+
+
 def read(path: Path, kind: str) -> dict[str, Any]:
     """What a file of a kind (`scheme`, `machine`, `mix`, `experiment` or `sweep`) says.
 
@@ -74,7 +93,7 @@ def read(path: Path, kind: str) -> dict[str, Any]:
         UsageError: If it cannot be read, or with every problem of it.
     """
     try:
-        table = tomllib.loads(path.read_text(encoding="utf-8"))
+        table = tomllib.loads(read_text(path, f"a file of a {kind}"))
     except OSError as error:
         raise UsageError(
             f"the {kind} file cannot be read: {error.strerror}",
@@ -110,9 +129,27 @@ def _find(name: str, kind: str, where: str) -> dict[str, Any]:
     return _apart(table, name, kind) if path == Path(name) else table
 
 
+def _is_path(name: str) -> bool:
+    """Whether a setting's name is a path."""
+    return "/" in name or name.endswith(".toml")
+
+
+def own_files(text: str | None, where: str) -> list[tuple[Path, str]]:
+    """The user's files among names between commas, of schemes, pairs of them, machines or a mix.
+
+    Each with the option that has them.
+    """
+    members = [member for name in listed(text or "") for member in pair_of(name) or (name,)]
+    return [
+        (scheme_code.file_of(name) if scheme_code.is_one(name) else Path(name), where)
+        for name in members
+        if _is_path(name) or scheme_code.is_one(name)
+    ]
+
+
 def _path(name: str, kind: str, where: str) -> Path:
     """The file of a shipped name, or of a path."""
-    if "/" in name or name.endswith(".toml"):
+    if _is_path(name):
         return Path(name)
     path = _folder(kind) / f"{name}.toml"
     if not path.is_file():

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 from flatwalk import engine, units
 from flatwalk.definitions import settings
 from flatwalk.errors import UsageError
+from flatwalk.terminal import output
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -54,6 +55,7 @@ def grid(options: Iterable[str]) -> list[Variation]:
     """
     keys: dict[str, list[Setting]] = {}
     for option in options:
+        output.check_text(option, _OPTION)
         name, equals, values = option.partition("=")
         key = name.strip().removeprefix(MACHINE)
         texts = _split(values)

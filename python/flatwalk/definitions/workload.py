@@ -58,8 +58,26 @@ def parse_workload(text: str, where: str = "--workload") -> dict[str, Any]:
             remedy=f"{name}::{rest}, or a size",
         )
     size_bytes = units.parse_size(size, where) if size else known[name]["default_size_bytes"]
-    chosen = _chosen(name, parameters, [one for one in asked if one], where)
+    _check_size(known[name], size_bytes, where)
+    chosen = _chosen(name, parameters, asked, where)
     return {"name": name, "size_bytes": size_bytes, **chosen}
+
+
+def _check_size(workload: dict[str, Any], size_bytes: int, where: str) -> None:
+    """Checks that a workload can have a size.
+
+    Raises:
+        UsageError: If it cannot.
+    """
+    least, greatest = workload["least_bytes"], workload["greatest_bytes"]
+    is_power = size_bytes.bit_count() == 1
+    if not least <= size_bytes <= greatest or (workload["power_of_two"] and not is_power):
+        what = "a power of two" if workload["power_of_two"] else "a size"
+        raise UsageError(
+            f"{workload['name']} cannot have a size of {units.size(size_bytes)}",
+            where=where,
+            remedy=f"give {what} from {units.short_size(least)} to {units.short_size(greatest)}",
+        )
 
 
 def _chosen(name: str, parameters: set[str], asked: list[str], where: str) -> dict[str, Any]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -15,6 +16,8 @@ if TYPE_CHECKING:
 
 #: Repetitions of `pagefault` that warm up and do not count.
 WARMUP = 3
+#: Bytes of a record of `ebizzy`.
+_RECORD = 8
 FAULT_AROUND = Path("/sys/kernel/debug/fault_around_bytes")
 
 
@@ -63,6 +66,14 @@ def pagefault(
         raise UsageError(
             f"{units.size(size_bytes)} are too few pages", where="--size", remedy="give 1MiB or more"
         )
+    _check_memory(host, size_bytes, "--size", "give less")
+    free = shutil.disk_usage(directory).free
+    if size_bytes > free:
+        raise UsageError(
+            f"a file of {units.size(size_bytes)} is mapped; {directory.parent} has {units.size(free)} free",
+            where="--size",
+            remedy="give less, or name another directory with TMPDIR",
+        )
     common = {"pages": pages, "repetitions": repetitions, "warmup": WARMUP}
     file = directory / "pages"
     variants = [
@@ -109,6 +120,21 @@ def pagefault(
         notes=notes,
         prepare=lambda: _write_pages(file, pages, page),
     )
+
+
+def _check_memory(host: dict[str, Any], size_bytes: int, where: str, remedy: str) -> None:
+    """Checks that a bench fits half of memory, so that it measures no swapping.
+
+    Raises:
+        UsageError: If not.
+    """
+    memory = host["memory_bytes"]
+    if memory and size_bytes > memory // 2:
+        raise UsageError(
+            f"{units.size(size_bytes)} are more than half of memory, which is {units.size(memory)}",
+            where=where,
+            remedy=remedy,
+        )
 
 
 def _write_pages(file: Path, pages: int, page_bytes: int) -> None:
@@ -215,12 +241,11 @@ def _check_walk(host: dict[str, Any], strides: list[int], group: int, flush_byte
             where="--group",
             remedy=f"give {most} or less",
         )
-    if flush_bytes is not None and flush_bytes < page:
-        raise UsageError(
-            f"{flush_bytes} bytes flush no cache",
-            where="--flush",
-            remedy="give twice what the caches hold, as 64MiB",
-        )
+    if flush_bytes is not None:
+        remedy = "give twice what the caches hold, as 64MiB"
+        if flush_bytes < page:
+            raise UsageError(f"{flush_bytes} bytes flush no cache", where="--flush", remedy=remedy)
+        _check_memory(host, flush_bytes, "--flush", remedy)
     for stride in strides:
         if not stride or stride % page:
             raise UsageError(
@@ -287,8 +312,16 @@ def walk(
     )
 
 
-def ebizzy(*, threads: int, chunks: int, chunk_bytes: int, milliseconds: int, cpus: int) -> Bench:
+def ebizzy(
+    host: dict[str, Any], *, threads: int, chunks: int, chunk_bytes: int, milliseconds: int, cpus: int
+) -> Bench:
     """A search server's copying: threads map, fault and unmap in one address space."""
+    if chunk_bytes < _RECORD:
+        raise UsageError(
+            f"a chunk of {chunk_bytes} bytes holds no record", where="--chunk", remedy="as in --chunk 512KiB"
+        )
+    remedy = "give smaller chunks, or fewer --chunks or --threads"
+    _check_memory(host, (chunks + threads) * chunk_bytes, "--chunk", remedy)
     common = {"chunks": chunks, "chunk_bytes": chunk_bytes, "milliseconds": milliseconds}
     variants = [
         Variant(

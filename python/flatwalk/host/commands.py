@@ -154,7 +154,9 @@ def _prepared(
 def pagefault(
     *,
     size: Annotated[str, Option(metavar="SIZE", help="What is mapped.")] = "12MiB",
-    repetitions: Annotated[int, Option(metavar="N", min=1, help="Repetitions in each process.")] = 30,
+    repetitions: Annotated[
+        int, Option(metavar="N", min=1, max=10**6, help="Repetitions in each process.")
+    ] = 30,
     change_host: Annotated[
         bool, Option("--change-host", help="Also turn the kernel's fault-around off for a moment (root).")
     ] = False,
@@ -223,7 +225,7 @@ def walk(
         Option(metavar="A,B,...", help="Distances between pages [default: one for each level of the table]."),
     ] = None,
     group: Annotated[int, Option(metavar="N", min=1, help="References between two flushes.")] = 24,
-    groups: Annotated[int, Option(metavar="N", min=4, help="Groups in a process.")] = 16,
+    groups: Annotated[int, Option(metavar="N", min=4, max=10**6, help="Groups in a process.")] = 16,
     flush: Annotated[
         str | None, Option(metavar="SIZE", help="Memory that flushes the caches [default: twice their size].")
     ] = None,
@@ -264,9 +266,11 @@ def ebizzy(
         # The limit of host/src/ebizzy.rs.
         Option(metavar="T", min=1, max=1024, help="Measure 1 to T threads [default: processors, up to 7]."),
     ] = None,
-    chunks: Annotated[int, Option(metavar="N", min=1, help="Chunks of records.")] = 7,
+    chunks: Annotated[int, Option(metavar="N", min=1, max=10**6, help="Chunks of records.")] = 7,
     chunk: Annotated[str, Option(metavar="SIZE", help="Size of a chunk.")] = "512KiB",
-    milliseconds: Annotated[int, Option(metavar="MS", min=10, help="Length of each run.")] = 300,
+    milliseconds: Annotated[
+        int, Option(metavar="MS", min=10, max=3_600_000, help="Length of each run.")
+    ] = 300,
     runs: Runs = 15,
     at_most: AtMost = 120,
     seed: Seed = 1,
@@ -287,6 +291,7 @@ def ebizzy(
     assert plan.cpus
     available = len(plan.cpus)
     bench = benches.ebizzy(
+        host,
         threads=threads or min(available, 7),
         chunks=chunks,
         chunk_bytes=units.parse_size(chunk, "--chunk"),

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from flatwalk import engine, units
 from flatwalk.answer.results import is_bound
 from flatwalk.comparison.presenting import say_left_out, show_some, show_table
+from flatwalk.definitions import settings
 from flatwalk.host import designs, machine, process
 from flatwalk.terminal import output
 
@@ -38,6 +39,9 @@ def run(pid: int, options: Options) -> None:
     """Inspects a process and says what was found."""
     if options.html is not None:
         output.check_writable(options.html, "--html")
+        read = settings.own_files(options.schemes, "--schemes")
+        read += settings.own_files(options.machine, "--machine")
+        output.check_apart([(options.html, "--html")], read)
     if options.simulate is not None:
         designs.check_pattern(options.simulate)
     found = process.read(pid)

@@ -50,8 +50,19 @@ _IDENTITY = (
 )
 
 
-def query(table: pa.Table, sql: str) -> pa.Table:
+def query(
+    table: pa.Table,
+    sql: str,
+    where: str = "SQL",
+    remedy: str = 'as "select scheme, avg(speedup) from runs group by scheme"',
+) -> pa.Table:
     """The answer to SQL over the table `runs`.
+
+    Args:
+        table: It.
+        sql: The query.
+        where: What has it or a part of it, for errors.
+        remedy: Likewise, what to give instead.
 
     Raises:
         UsageError: If the SQL is wrong.
@@ -67,9 +78,7 @@ def query(table: pa.Table, sql: str) -> pa.Table:
         what = (
             "the query has no answer: it is not a SELECT" if isinstance(error, AttributeError) else str(error)
         )
-        raise UsageError(
-            what, where="SQL", remedy='as "select scheme, avg(speedup) from runs group by scheme"'
-        ) from error
+        raise UsageError(what, where=where, remedy=remedy) from error
     finally:
         connection.close()
 
@@ -104,7 +113,8 @@ def selected(table: pa.Table, condition: str) -> pa.Table:
     Raises:
         UsageError: If it is wrong.
     """
-    return query(table, f"select * from runs where {condition}")  # noqa: S608 - it is the user's own
+    sql = f"select * from runs where {condition}"  # noqa: S608 - it is the user's own
+    return query(table, sql, "--where", "as --where \"scheme = 'fpt' and large_pages = 0\"")
 
 
 def _rows(table: pa.Table) -> list[tuple[Any, ...]]:

@@ -24,6 +24,11 @@ def is_one(name: str) -> bool:
     return name.partition(".py:")[1] != "" or name.endswith(".py")
 
 
+def file_of(name: str) -> Path:
+    """The file of a scheme's name of this form."""
+    return Path(f"{name.partition('.py:')[0].removesuffix('.py')}.py")
+
+
 def load(name: str, where: str, base: Callable[[], dict[str, Any]]) -> dict[str, Any]:
     """The scheme `FILE.py:NAME`; without NAME the only one of the file. The file is run, once.
 
@@ -36,8 +41,7 @@ def load(name: str, where: str, base: Callable[[], dict[str, Any]]) -> dict[str,
         UsageError: If there is no such file or name, or it is not a scheme.
         FlatwalkError: If the file raises an exception.
     """
-    stem, _, wanted = name.partition(".py:")
-    path = Path(f"{stem.removesuffix('.py')}.py")
+    path, wanted = file_of(name), name.partition(".py:")[2]
     known = _schemes(_module(path, where))
     if not wanted and len(known) == 1:
         [wanted] = known

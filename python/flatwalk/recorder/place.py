@@ -209,6 +209,18 @@ def _clear(directory: Path, output: Path) -> None:
         directory.rmdir()
 
 
+def is_used(output: Path) -> bool:
+    """Whether there is such a file, or a recording writes it."""
+    if os.path.lexists(output):
+        return True
+    with contextlib.suppress(FileNotFoundError, NotADirectoryError), (_growing(output) / LOCK).open() as lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return True
+    return False
+
+
 @contextlib.contextmanager
 def taken(output: Path) -> Iterator[Place]:
     """Takes the place of a recording to `output`, for this process alone.

@@ -190,6 +190,12 @@ def check_output(output: Path, option: str = "--output") -> None:
             where=str(output),
             remedy=f"choose a shorter one with {option}",
         )
+    if output.exists() and not os.access(output, os.W_OK):
+        raise UsageError(
+            "the output may not be written",
+            where=str(output),
+            remedy=f"choose another name with {option}, or chmod +w it",
+        )
     if output.exists() and not is_trace(output):
         raise UsageError(
             "the output exists and is not a flatwalk trace; it is left as it is",

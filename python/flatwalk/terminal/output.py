@@ -22,7 +22,7 @@ from flatwalk.terminal.printable import json_escaped, one_line, printable
 from flatwalk.terminal.standard import styled
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Sequence
     from types import TracebackType
 
     import rich.progress
@@ -280,11 +280,11 @@ def check_writable(path: Path, option: str) -> None:
     check_name(path, option)
     if path.is_dir():
         raise UsageError(f"{_named(path)} is a directory", where=option, remedy="give a file name")
+    if path.exists() and not os.access(path, os.W_OK):
+        raise UsageError(
+            f"{_named(path)} is not writable", where=option, remedy="choose a place that you may write to"
+        )
     if _is_special(path):
-        if not os.access(path, os.W_OK):
-            raise UsageError(
-                f"{_named(path)} is not writable", where=option, remedy="choose a place that you may write to"
-            )
         return
     directory = _resolved(path, option).parent
     if not directory.is_dir():
@@ -353,6 +353,18 @@ def check_name(path: Path, where: str) -> None:
         ) from None
 
 
+def check_text(text: str, where: str) -> None:
+    """Checks that what was given is UTF-8, as JSON takes it.
+
+    Raises:
+        UsageError: If it is not.
+    """
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        raise UsageError(f"{one_line(text)} is not UTF-8", where=where, remedy="write it in UTF-8") from None
+
+
 def check_exists(path: Path, where: str, *, remedy: str = "check the path") -> None:
     """Checks that a file can be opened and read.
 
@@ -387,10 +399,10 @@ def check_trace(path: Path, where: str, *, remedy: str = "check the path") -> No
     check_exists(path, where, remedy=remedy)
 
 
-def unused(path: Path) -> Path:
+def unused(path: Path, is_taken: Callable[[Path], bool] = os.path.lexists) -> Path:
     """`path`, or if there is such a file already, the first of `path-2`, `path-3` … that there is not."""
     name, number = path, 1
-    while os.path.lexists(name):
+    while is_taken(name):
         number += 1
         name = path.with_name(f"{path.stem}-{number}{path.suffix}")
     return name

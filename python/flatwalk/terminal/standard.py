@@ -18,6 +18,10 @@ class OutputError(FlatwalkError):
     """Standard output cannot be written."""
 
 
+class OutputClosed(Exception):  # noqa: N818 - it is no error
+    """The reader of standard output has seen enough. Typer, which ends for a broken pipe, does not see it."""
+
+
 class Standard(io.TextIOWrapper):
     """Standard output or error. Text is written so that it does nothing to a terminal; see `write_styled`."""
 
@@ -36,8 +40,8 @@ class _Output(io.FileIO):
     def write(self, data: ReadableBuffer) -> int:
         try:
             return super().write(data)
-        except BrokenPipeError:
-            raise
+        except BrokenPipeError as error:
+            raise OutputClosed from error
         except OSError as error:
             raise OutputError(
                 f"standard output cannot be written: {error.strerror}",

@@ -85,6 +85,7 @@ def build(source: Path | None = None, *, jobs: int = 0, also: Sequence[Component
         )
     if source is not None:
         source = source.absolute()
+        _check_source(source)
         chosen = [component for component in wanted if (source / component.source_name).is_dir()]
         if not chosen:
             raise UsageError(
@@ -142,7 +143,19 @@ def _is_built(component: Component, source: Path | None) -> bool:
     return source is None and has(component)
 
 
+def _check_source(source: Path) -> None:
+    """Checks that there is such a directory.
+
+    Raises:
+        UsageError: If not.
+    """
+    if not source.is_dir():
+        raise UsageError(f"there is no directory {source}", where="--source", remedy="check the path")
+
+
 def _place(component: Component, source: Path | None) -> Path:
+    if source is not None:
+        _check_source(source)
     if source is None or not (source / component.source_name).is_dir():
         return cache.directory("vm") / f"{component.name}-{component.key()}"
     tree = hashlib.sha256(os.fsencode(source.absolute() / component.source_name)).hexdigest()[:16]

@@ -158,7 +158,7 @@ def bench(name: str, options: dict[str, Any], rounds: int, seed: int) -> None:
             case "walk":
                 made = benches.walk(host, strides=None, **options)
             case _:
-                made = benches.ebizzy(cpus=1, **options)
+                made = benches.ebizzy(host, cpus=1, **options)
         # No round is measured again: counts are the same on a busy host.
         plan = measure.Plan(rounds, at_most_seconds=0, seed=seed, count=False)
         result = measure.run(made, plan, host, lambda *_: None)
