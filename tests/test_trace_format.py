@@ -125,8 +125,7 @@ def test_an_export_says_what_is_not_in_it(
 def test_nothing_is_not_exported(tmp_path: Path, flatwalk: Callable[..., Result]) -> None:
     whole, cut, target = (tmp_path / name for name in ("whole.fwt", "cut.fwt", "sample.champsim"))
     record(["/bin/true"], whole, limit=20_000)
-    first = next(chunk for chunk in Trace(whole).chunks if chunk.kind == 4)
-    cut.write_bytes(whole.read_bytes()[: first.end - 1])
+    cut.write_bytes(whole.read_bytes()[:300])  # within what comes before the first instruction
     result = flatwalk("trace", "export", cut, target)
     assert result.code == 2
     assert "cut.fwt holds no instruction\n  where:  SOURCE\n" in result.err
