@@ -9,9 +9,10 @@ use flatwalk_trace::{Advice, Event, Protection};
 
 use crate::config::machine::{Isolation, Memory, Multicore};
 use crate::driver::cores::QUANTUM;
-use crate::driver::piece::{Phase, Piece};
+use crate::driver::piece::{Phase, Piece, Uses};
 use crate::driver::run::{Mode, Run};
 use crate::driver::sampling::Sampled;
+use crate::mechanisms::page_table_priority::{Mode as Priority, Settings};
 use crate::memory::reader::NoClock;
 use crate::mmu::event::Request;
 use crate::report::result::{CoreResult, RunResult};
@@ -67,6 +68,39 @@ fn sweep(scenario: &Scenario, threads: u32, lines: u64, rounds: u64) -> RunResul
 
 fn misses(run: &RunResult, name: &str) -> u64 {
     run.caches.iter().find(|cache| cache.name == name).unwrap().data_misses
+}
+
+#[test]
+fn each_core_gets_the_page_table_lines_that_its_threads_used_in_a_gap() {
+    const LINES: u64 = 64;
+    let mut scheme = scheme(4, &[]);
+    scheme.mechanisms.set("page_table_priority", Settings { mode: Priority::Always });
+    let scenario = Scenario { cores: Some(2), ..Scenario::new(scheme) };
+    let missed = |used_by: fn(u32) -> u32| {
+        let mut run = start(&scenario);
+        phase(&mut run, Phase::Warm);
+        (0..2).for_each(|thread| go_on(&mut run, thread, &chases(thread, 8)));
+        phase(&mut run, Phase::Pass);
+        // Pages whose entries are in as many lines.
+        let pages = |thread| (1..=LINES).map(move |n| own(thread) + 8 * n * PAGE);
+        let uses = |thread| Uses {
+            thread: used_by(thread),
+            times: LINES,
+            parts: vec![pages(thread).collect()],
+        };
+        let threads = [uses(0), uses(1)].into();
+        run.take(&Piece::Used { threads, instructions: 1000 }).unwrap();
+        phase(&mut run, Phase::Measured);
+        for thread in 0..2 {
+            // The next page, which no TLB knows, by an entry of the same line.
+            let loads: Vec<_> = pages(thread).map(|at| Do::Chase(at + PAGE)).collect();
+            go_on(&mut run, thread, &loads);
+        }
+        let result = result(run);
+        result.caches.iter().find(|cache| cache.name == "L2").unwrap().table_misses
+    };
+    assert!(missed(|thread| thread) < LINES / 4);
+    assert!(missed(|thread| 1 - thread) >= 2 * LINES, "lines of the other core's");
 }
 
 #[test]
