@@ -98,7 +98,7 @@ def test_the_types_have_every_key_of_a_result() -> None:
     for name, keys in written.items():
         if name in schema["$defs"]:
             assert keys == set(schema["$defs"][name]["properties"]), name
-    assert len(written["OsResult"]) == 21
+    assert len(written["OsResult"]) == 22
     assert set(Response.__annotations__) - {"sampling", "bias"} == set(schema["properties"]) - {"sampling"}
     extra = set(Run.__annotations__) - written["RunResult"] - {"windows", "cycle_stack"}
     added = {"speedup", "speedup_low", "speedup_high", "intervals"}

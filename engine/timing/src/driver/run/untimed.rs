@@ -159,9 +159,10 @@ impl Run {
         let all: u64 = threads.iter().map(|uses| uses.times).sum();
         let current = self.own.number;
         let parts = threads.iter().map(|uses| uses.parts.len()).max().unwrap_or(0);
+        let cores = 1 + self.cores.parked.len();
         for part in 0..parts {
-            let half = llc >> part >> 2;
-            self.pass_over([0, half]);
+            let half = |fills: u64| fills >> part >> 2;
+            let mut core = 0;
             self.on_each_core(|run| {
                 let mut mine = Vec::new();
                 for uses in threads {
@@ -170,17 +171,18 @@ impl Run {
                     }
                 }
                 let times: u64 = mine.iter().map(|uses| uses.times).sum();
-                let fills = u128::from(l2) * u128::from(times) / u128::from(all.max(1));
-                let half = fills as u64 >> part >> 2;
+                let own = (u128::from(l2) * u128::from(times) / u128::from(all.max(1))) as u64;
+                // Those of the cache that they share come before the first core's uses, and behind the last's.
+                let shared = |is_now| if is_now { half(llc) } else { 0 };
                 let counted = Aside::take(|visit| run.counts(visit));
-                run.pass_over([half, 0]);
+                run.pass_over([half(own), shared(core == 0)]);
                 mine.iter().filter_map(|uses| uses.parts.get(part)).for_each(|addresses| {
                     run.walk_untimed(addresses);
                 });
-                run.pass_over([half, 0]);
+                core += 1;
+                run.pass_over([half(own), shared(core == cores)]);
                 counted.put_back(|visit| run.counts(visit));
             });
-            self.pass_over([0, half]);
         }
     }
 
