@@ -79,12 +79,12 @@ def export_trace(source: Path, target: Path, kind: str) -> None:
     output.check_trace(source, "SOURCE")
     output.check_writable(target, "TARGET")
     output.check_apart([(target, "TARGET")], [(source, "SOURCE")])
-    if engine.trace_info(source).get("instructions") == 0:
+    with output.Progress("Exporting") as progress:
+        done = engine.trace_export(source, target, kind, progress)
+    if not done["instructions"]:
         raise UsageError(
             f"{one_line(str(source))} holds no instruction", where="SOURCE", remedy="record or copy it again"
         )
-    with output.Progress("Exporting") as progress:
-        done = engine.trace_export(source, target, kind, progress)
     print(
         f"{target}: {done['instructions']} instructions, {done['loads']} loads, {done['stores']} stores "
         f"({units.size(target.stat().st_size)})"

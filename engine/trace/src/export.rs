@@ -49,7 +49,7 @@ pub struct Exported {
 }
 
 /// Exports a trace of any known format; `target` is compressed if its name ends in `.gz` or `.xz`, and
-/// appears only when it is complete.
+/// appears only when it is complete, and not for a trace without instructions.
 ///
 /// # Errors
 /// When the source cannot be read or is damaged; when the target cannot be written, or is to be of a
@@ -106,7 +106,10 @@ pub fn export_to_file(
     }
     exporter.finish(&mut records);
     output.write(&records).and_then(|()| output.finish()).map_err(io)?;
-    target_file.complete()?;
+    // Of nothing, no file is left: dropped, the target goes.
+    if exporter.done.instructions > 0 {
+        target_file.complete()?;
+    }
     Ok(Exported { ended_early: source_trace.ended_early(), ..exporter.done })
 }
 

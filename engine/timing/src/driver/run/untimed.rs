@@ -164,12 +164,9 @@ impl Run {
             let half = |fills: u64| fills >> part >> 2;
             let mut core = 0;
             self.on_each_core(|run| {
-                let mut mine = Vec::new();
-                for uses in threads {
-                    if run.cores.has(uses.thread).unwrap_or(current) == run.own.number {
-                        mine.push(uses);
-                    }
-                }
+                let core_of = |uses: &Uses| run.cores.has(uses.thread).unwrap_or(current);
+                let mine: Vec<_> =
+                    threads.iter().filter(|uses| core_of(uses) == run.own.number).collect();
                 let times: u64 = mine.iter().map(|uses| uses.times).sum();
                 let own = (u128::from(l2) * u128::from(times) / u128::from(all.max(1))) as u64;
                 // Those of the cache that they share come before the first core's uses, and behind the last's.
