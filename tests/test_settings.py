@@ -308,6 +308,12 @@ def test_a_host_may_say_what_its_guest_says_or_what_holds_anyway(tmp_path: Path)
         settings.guest(f"radix4+recursive/{path}")
 
 
+def test_only_a_guests_table_is_recursive() -> None:
+    with pytest.raises(UsageError, match="a host has no key recursive_index") as error:
+        settings.guest("radix4+recursive/radix4+recursive")
+    assert error.value.remedy == "name it as the guest's alone: radix4+recursive/radix4"
+
+
 def test_a_shadow_table_has_no_host_to_be() -> None:
     with pytest.raises(UsageError) as error:
         settings.guest("radix4/virt-shadow")
