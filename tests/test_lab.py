@@ -1067,6 +1067,36 @@ def test_a_foreign_file_among_the_results_is_named(tmp_path: Path) -> None:
         results.table()
 
 
+def test_damaged_results_are_not_read_as_others(tmp_path: Path) -> None:
+    results = made(tmp_path)
+    outcome, _ = ran(sweep_of(), results)
+    assert outcome.failed == []
+    [path, *_] = (tmp_path / "runs").glob("*.parquet")
+    whole, before = path.read_bytes(), store.Results(tmp_path).table()
+    # What is behind the values, which says where they are, has no checksum.
+    values = len(whole) - 8 - int.from_bytes(whole[-8:-4], "little")
+    refused = 0
+    for at in range(4, values, 11):
+        path.write_bytes(whole[:at] + bytes([whole[at] ^ 1 << at % 8]) + whole[at + 1 :])
+        try:
+            assert store.Results(tmp_path).table().equals(before), at
+        except FlatwalkError as error:
+            refused += 1
+            assert (str(path), "move it out" in str(error.remedy)) == (error.where, True)
+    assert refused > 100
+
+
+def test_a_column_of_another_kind_is_named(tmp_path: Path) -> None:
+    results = made(tmp_path)
+    ran(sweep_of(), results)
+    [path, *_] = (tmp_path / "runs").glob("*.parquet")
+    table = pq.read_table(path)
+    at = table.schema.get_field_index("cycles")
+    pq.write_table(table.set_column(at, "cycles", pa.array(["many"] * table.num_rows)), path)
+    with pytest.raises(FlatwalkError, match="cycles is string there, not"):
+        store.Results(tmp_path).table()
+
+
 def test_values_that_are_lists_are_text_in_the_results(
     tmp_path: Path, flatwalk: Callable[..., Result]
 ) -> None:

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import sys
 import threading
+import types
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import pytest
 
 import flatwalk as fw
+from flatwalk.errors import FlatwalkError
 from flatwalk.prototypes import adapters, scheme_code
 from tests.prototypes.leaf_map import LeafMap
 from tests.prototypes.next_page import NextPage
@@ -271,7 +273,7 @@ def test_pairs_are_schemes_of_the_command_line(tmp_path: Path, flatwalk: Callabl
     assert found[0]["walk"] == found[1]["walk"]
 
 
-def test_modules_next_to_a_class_are_part_of_its_code(tmp_path: Path) -> None:
+def test_modules_next_to_a_class_are_part_of_its_code(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """However they are imported, and by whom; others are not."""
     class_ = "class Mine(fw.Mechanism):\n    def missed(self, miss): pass\n"
     texts = {
@@ -287,6 +289,10 @@ def test_modules_next_to_a_class_are_part_of_its_code(tmp_path: Path) -> None:
     def code(name: str) -> str:
         """Of a copy in which one of the files has another line."""
         folder = tmp_path / name.replace("/", "-")
+        # As a process has it that knows none of the other copies.
+        monkeypatch.setattr(scheme_code, "_LOADED", {})
+        for loaded in [one for one in sys.modules if "of_mine" in one]:
+            del sys.modules[loaded]
         for path, text in texts.items():
             (folder / path).parent.mkdir(parents=True, exist_ok=True)
             (folder / path).write_text(text + ("# new\n" if path == name else ""))
@@ -318,3 +324,51 @@ def test_a_file_runs_again_when_one_next_to_it_says_something_else(tmp_path: Pat
         other.write_text(text)
         found.append(scheme_code._module(mine, "a test").K)  # noqa: SLF001
     assert found == [1, 2]
+
+
+def variant(folder: Path, value: int, module: str, *, late: str = "pass") -> str:
+    """A scheme in a folder of its own, next to a module that the other variants have, too; its name."""
+    folder.mkdir(parents=True)
+    (folder / f"{module}.py").write_text(f"VALUE = {value}\n")
+    (folder / "mine.py").write_text(
+        f"import flatwalk as fw\nimport {module}\nclass Mine(fw.Mechanism):\n    value = {module}.VALUE\n"
+        f"    def missed(self, miss):\n        {late}\n"
+    )
+    return f"{folder}/mine.py:Mine"
+
+
+def value_of(name: str) -> int:
+    """What the class of a scheme has read from its module."""
+    return int(fw_class(name).value)
+
+
+def fw_class(name: str) -> Any:
+    path, wanted = name.split(":")
+    return vars(scheme_code._module(Path(path), "--schemes"))[wanted]
+
+
+def test_modules_of_one_name_in_two_folders_are_two(tmp_path: Path) -> None:
+    names = [variant(tmp_path / str(value), value, "size_of_many") for value in (1, 2, 3)]
+    assert [value_of(name) for name in names] == [1, 2, 3]
+    # As a process of a sweep has it: every folder is on the path already.
+    scheme_code._run.cache_clear()
+    assert [value_of(name) for name in reversed(names)] == [3, 2, 1]
+
+
+def test_a_module_of_another_folder_is_not_what_a_function_imports(tmp_path: Path) -> None:
+    late = "import size_of_late\n        return size_of_late.VALUE"
+    first = variant(tmp_path / "first", 4, "size_of_late", late=late)
+    assert value_of(first) == 4
+    second = variant(tmp_path / "second", 5, "size_of_late", late=late)
+    with pytest.raises(FlatwalkError, match="imports size_of_late in a function") as error:
+        value_of(second)
+    assert error.value.where == str(tmp_path / "second" / "mine.py")
+    # Of the first it still is its own.
+    assert fw_class(first)().missed(None) == 4
+
+
+def test_a_module_of_the_caller_stays_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    own = types.ModuleType("size_of_caller")
+    monkeypatch.setitem(sys.modules, "size_of_caller", own)
+    assert value_of(variant(tmp_path / "one", 6, "size_of_caller")) == 6
+    assert sys.modules["size_of_caller"] is own

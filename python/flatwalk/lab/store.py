@@ -265,7 +265,7 @@ class Results:
         temporary = path.with_suffix(".part")
         try:
             with temporary.open("wb") as file:
-                pq.write_table(table, file, compression="zstd")
+                pq.write_table(table, file, compression="zstd", write_page_checksum=True)
                 file.flush()
                 os.fsync(file.fileno())
             temporary.replace(path)
@@ -310,8 +310,12 @@ def _plain(values: Sequence[object]) -> list[object]:
 
 def _read(path: Path, columns: list[str] | None = None) -> pa.Table:
     try:
-        table = pq.read_table(path, columns=columns, partitioning=None)
-    except (OSError, pa.ArrowException) as error:
+        table = pq.read_table(path, columns=columns, partitioning=None, page_checksum_verification=True)
+        table.validate(full=True)
+        for field in table.schema:
+            if field.name in COLUMNS and field.type != (kind := COLUMNS[field.name][0]):
+                raise pa.ArrowTypeError(f"{field.name} is {field.type} there, not {kind}")  # noqa: TRY301
+    except (OSError, ValueError, pa.ArrowException) as error:
         if isinstance(error, FileNotFoundError) and not os.path.lexists(path):
             raise
         raise FlatwalkError(

@@ -31,7 +31,7 @@ from flatwalk.prototypes.organisation import Found, Geometry, Memory, Next, Orga
 from flatwalk.terminal import output
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
 
     from flatwalk.engine import Given
 
@@ -271,6 +271,26 @@ def imported(file: Path, code: str) -> dict[Path, str]:
             if path not in found and path != file and _HERE not in path.parents:
                 found[path] = path.read_text(encoding="utf-8", errors="replace")
                 left.append((path, found[path]))
+    return found
+
+
+def imported_late(files: Iterable[Path]) -> set[str]:
+    """The names of all modules that functions of some files import, and of the packages that these are in."""
+    found: set[str] = set()
+    for file in files:
+        try:
+            tree = ast.parse(file.read_bytes())
+        except (SyntaxError, ValueError):  # it fails where it is run
+            continue
+        functions = (one for one in ast.walk(tree) if isinstance(one, ast.FunctionDef | ast.AsyncFunctionDef))
+        for node in itertools.chain.from_iterable(map(ast.walk, functions)):
+            names: list[str] = []
+            if isinstance(node, ast.Import):
+                names = [one.name for one in node.names]
+            elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
+                names = [node.module, *(f"{node.module}.{one.name}" for one in node.names)]
+            for name in names:
+                found.update(itertools.accumulate(name.split("."), "{}.{}".format))
     return found
 
 

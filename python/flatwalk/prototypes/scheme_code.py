@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import hashlib
 import importlib.util
@@ -15,7 +16,7 @@ from flatwalk.prototypes.mechanism import Mechanism
 from flatwalk.prototypes.organisation import Organisation
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
     from types import ModuleType
 
 
@@ -99,33 +100,87 @@ def _module(path: Path, where: str) -> ModuleType:
     )
 
 
+#: Modules of the folders of schemes that were run, by name: where each is.
+_LOADED: dict[str, str] = {}
+
+
 @functools.cache
 def _run(path: Path, _version: str, others: frozenset[str]) -> ModuleType:
-    """Runs a file, with its folder on the path as Python does; each version of it and of its modules once."""
-    # They may have been loaded when they said something else.
-    for other in map(Path, others):
-        parts = other.relative_to(path.parent).with_suffix("").parts
-        known = ".".join(parts).removesuffix(".__init__")
-        if getattr(sys.modules.get(known), "__file__", None) == str(other):
-            del sys.modules[known]
-    importlib.invalidate_caches()
+    """Runs a file, with its folder on the path as Python does; each version of it and of its modules once.
+
+    Modules of one name in the folders of two files are two modules: each file gets its own.
+    """
     # Two files of one name are two modules.
     name = f"{path.stem}_{hashlib.sha256(str(path).encode()).hexdigest()[:8]}"
     spec = importlib.util.spec_from_file_location(name, path)
     assert spec is not None
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
-    sys.modules[name] = module
-    folder = str(path.parent)
-    if folder not in sys.path:
-        sys.path.insert(0, folder)
-    try:
-        spec.loader.exec_module(module)
-    except (FlatwalkError, KeyboardInterrupt):
-        raise
-    except BaseException as error:
-        place = adapters.place_of(error) or str(path)
-        raise FlatwalkError(
-            f"{path.name} failed: {type(error).__name__}: {error}", where=place, remedy=f"fix {place}"
-        ) from error
+    with _modules_of(path, others):
+        sys.modules[name] = module
+        try:
+            spec.loader.exec_module(module)
+        except (FlatwalkError, KeyboardInterrupt):
+            raise
+        except BaseException as error:
+            place = adapters.place_of(error) or str(path)
+            raise FlatwalkError(
+                f"{path.name} failed: {type(error).__name__}: {error}", where=place, remedy=f"fix {place}"
+            ) from error
     return module
+
+
+@contextlib.contextmanager
+def _modules_of(file: Path, others: frozenset[str]) -> Iterator[None]:
+    """Has imports find a file's own modules, as they are now; afterwards others of their names are back.
+
+    Raises:
+        FlatwalkError: If it imports one of these later, in a function: then the other would be found.
+    """
+    own = _names(file.parent, others)
+    held = {name: sys.modules.pop(name) for name in own if name in sys.modules}
+    taken = {
+        name
+        for name, place in own.items()
+        if _LOADED.get(name, place) != place or (name in held and _place(held[name]) != place)
+    }
+    folder, before = str(file.parent), list(sys.path)
+    sys.path[:] = [folder, *(one for one in before if one != folder)]
+    importlib.invalidate_caches()
+    try:
+        late = taken & adapters.imported_late([file, *map(Path, others)])
+        if late:
+            raise FlatwalkError(
+                f"{file.name} imports {min(late)} in a function, and there is another module of that name",
+                where=str(file),
+                remedy="import it at the beginning of the file, or give it another name",
+            )
+        yield
+    finally:
+        # What only this file has can be imported later, too.
+        sys.path[:] = before if folder in before else [*before, folder] if taken else [folder, *before]
+        for name in taken:
+            sys.modules.pop(name, None)
+        sys.modules.update({name: held[name] for name in taken if name in held})
+        _LOADED.update({name: place for name, place in own.items() if name not in taken})
+
+
+def _names(folder: Path, others: frozenset[str]) -> dict[str, str]:
+    """How modules in a folder, and the packages that they are in, are imported, and where each is."""
+    found: dict[str, str] = {}
+    for other in map(Path, others):
+        place = other.parent if other.name == "__init__.py" else other.with_suffix("")
+        while place != folder:
+            name = ".".join(place.relative_to(folder).parts)
+            found.setdefault(name, str(place))
+            place = place.parent
+    return found
+
+
+def _place(module: ModuleType) -> str | None:
+    """Where a module is, as `_names` says it."""
+    file = getattr(module, "__file__", None)
+    if file is None:
+        return next(iter(getattr(module, "__path__", [])), None)
+    path = Path(file)
+    return str(path.parent if path.name == "__init__.py" else path.with_suffix(""))
