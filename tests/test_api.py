@@ -181,6 +181,14 @@ def test_other_functions_have_the_same_numbers(refused: Callable[[], object], re
     assert seeds == [7, 7]
 
 
+@pytest.mark.parametrize("given", [{"mode": None}, {"mode": "fast"}, {"machine": 3}, {"schemes": [3]}])
+def test_what_is_no_name_is_an_error_with_a_remedy(given: dict[str, Any]) -> None:
+    schemes = given.pop("schemes", "radix4")
+    with pytest.raises(fw.UsageError, match="cannot be") as caught:
+        fw.simulate(schemes, workload="gups:64MiB", **given)
+    assert caught.value.remedy
+
+
 def test_numbers_may_be_of_numpy() -> None:
     asked: dict[str, Any] = {"workload": "gups:4MiB", "instructions": 20_000, **COUNTS}
 

@@ -397,6 +397,9 @@ def test_what_is_not_known_is_the_nearest_machines(tmp_path: Path) -> None:
     assert made.machine["frequency_mhz"] == 3900
     # A fault takes as long as the shipped machine's, at this clock: 600 ns.
     assert made.machine["os"]["fault_cycles"] == 2340
+    shootdown = base["os"]["shootdown_cycles"] / base["frequency_mhz"]
+    assert made.machine["os"]["shootdown_cycles"] == round(shootdown * 3900)
+    assert made.sources["os.shootdown_cycles"] == f"as skylake-server: {1000 * shootdown:.0f} ns"
     assert model.model(_processor("i9-12900K"), _files(tmp_path)).base == "golden-cove"
     assert model.model(_processor("EPYC 7742"), _files(tmp_path)).base == "zen4"
     guest = model.model(_processor("EPYC, a guest"), _files(tmp_path)).machine["tlb"]

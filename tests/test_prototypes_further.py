@@ -273,7 +273,9 @@ def test_pairs_are_schemes_of_the_command_line(tmp_path: Path, flatwalk: Callabl
     assert found[0]["walk"] == found[1]["walk"]
 
 
-def test_modules_next_to_a_class_are_part_of_its_code(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_modules_next_to_a_class_are_part_of_its_code(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """However they are imported, and by whom; others are not."""
     class_ = "class Mine(fw.Mechanism):\n    def missed(self, miss): pass\n"
     texts = {
@@ -344,14 +346,14 @@ def value_of(name: str) -> int:
 
 def fw_class(name: str) -> Any:
     path, wanted = name.split(":")
-    return vars(scheme_code._module(Path(path), "--schemes"))[wanted]
+    return vars(scheme_code._module(Path(path), "--schemes"))[wanted]  # noqa: SLF001
 
 
 def test_modules_of_one_name_in_two_folders_are_two(tmp_path: Path) -> None:
     names = [variant(tmp_path / str(value), value, "size_of_many") for value in (1, 2, 3)]
     assert [value_of(name) for name in names] == [1, 2, 3]
     # As a process of a sweep has it: every folder is on the path already.
-    scheme_code._run.cache_clear()
+    scheme_code._run.cache_clear()  # noqa: SLF001
     assert [value_of(name) for name in reversed(names)] == [3, 2, 1]
 
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, cast
 import pytest
 
 from flatwalk import units
-from flatwalk.answer.judged import bias, bias_words, judged_words, missing
+from flatwalk.answer.judged import bias, bias_words, judged_words, missing, room
 from flatwalk.answer.results import add_speedups, answer, read_answer, speedup_ratio
 from flatwalk.errors import FlatwalkError
 from tests import fake
@@ -138,6 +138,31 @@ def test_what_kernels_do_is_no_accident_of_the_sample() -> None:
     known = (flattened["speedup_high"] or 0) - (flattened["speedup_low"] or 0)
     assert flattened["speedup"] == speed
     assert known < 1.5 * half
+
+
+def test_windows_that_lie_close_together_are_warmed_by_what_is_between_them() -> None:
+    response = fake.sample([fake.run()])
+    [run], sampling = response["runs"], response["sampling"]
+    assert sampling is not None
+    sampling |= {"warmup_instructions": 200_000, "filling_instructions": 1_600_000}
+    for number, window in enumerate(run["windows"]):
+        window["at"] = 30_000 + number * 75_000
+    # Between windows of 25 k are 50 k, and 30 k before the first.
+    assert room(run) == [30_000, *39 * [50_000]]
+    assert "after up to 200 k of warm-up each, 49.5 k on average" in judged_words(response)
+    for number, window in enumerate(run["windows"]):
+        window["at"] = 30_000 + number * 225_000
+    assert "after 200 k of warm-up each, up to 1.6 M before the first" in judged_words(response)
+
+
+def test_what_was_stopped_is_said_of_every_part() -> None:
+    response = fake.sample([fake.run()])
+    sampling = response["sampling"]
+    assert sampling is not None
+    sampling |= {"first_instruction": 1_000_000, "cut_short": "the run was stopped by Ctrl-C"}
+    assert "of 1 G until the run was stopped by Ctrl-C (" in judged_words(response)
+    sampling["sampled"] = False
+    assert "of 1 G until the run was stopped by Ctrl-C (" in judged_words(response)
 
 
 @pytest.mark.parametrize(

@@ -16,7 +16,7 @@ from collections.abc import Iterable, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Self, SupportsIndex, TypedDict, Unpack, cast
+from typing import TYPE_CHECKING, Any, Self, SupportsIndex, TypedDict, TypeVar, Unpack, cast
 
 from flatwalk import engine, units, walking
 from flatwalk.answer import explain, results
@@ -602,10 +602,15 @@ def compare(
     host_large_pages = _whole("host_large_pages", host_large_pages, 0, 100)
     if addresses is not None:
         _check_addresses(addresses)
-    asked = [schemes] if isinstance(schemes, str | Scheme) else schemes
-    own = [one if isinstance(one, Scheme) else Scheme.named(one) for one in asked]
-    where = [machine] if isinstance(machine, str | Machine) else machine
-    places = [one if isinstance(one, Machine) else Machine.named(one) for one in where]
+    if mode not in ("timing", "functional"):
+        raise UsageError(f"mode cannot be {mode!r}", where="mode", remedy='give "timing" or "functional"')
+    own = [
+        one if isinstance(one, Scheme) else Scheme.named(one) for one in _several("schemes", schemes, Scheme)
+    ]
+    places = [
+        one if isinstance(one, Machine) else Machine.named(one)
+        for one in _several("machine", machine, Machine)
+    ]
     options = configurations.Options(
         workload=None if workload is None else str(workload),
         trace=_path("trace", trace),
@@ -635,6 +640,29 @@ def compare(
     with _arguments_named():
         runs = configurations.runs_of(options, _tables(places, "machine"), _tables(own, "scheme"))
         return Comparison(comparing.respond(options, comparing.lengths_of(options), runs))
+
+
+_Named = TypeVar("_Named", "Scheme", "Machine")
+
+
+def _several(name: str, given: object, kind: type[_Named]) -> list[str | _Named]:
+    """One or several of what has a name, by name or itself.
+
+    Raises:
+        UsageError: If there is something else.
+    """
+    if isinstance(given, str | kind):
+        return [given]
+    found: list[str | _Named] = []
+    for one in given if isinstance(given, Iterable) else [given]:
+        if not isinstance(one, str | kind):
+            raise UsageError(
+                f"{name} cannot be {one!r}",
+                where=name,
+                remedy=f"give names, or objects of fw.{kind.__name__}",
+            )
+        found.append(one)
+    return found
 
 
 _MOST_SEED, _MOST_THREADS, _MOST_CASES = 2**64 - 1, 2**16, 2**32 - 1

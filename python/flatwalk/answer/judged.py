@@ -56,7 +56,7 @@ def _windows_words(response: Response) -> str:
         return _part_words(response, first["instructions"], None)
     total = sampling["instructions_total"]
     if weights := sampling.get("weights"):
-        return _simpoint_words(sampling, weights)
+        return _simpoint_words(sampling, weights, first)
     if coverage(sampling) == 1 or _counts_warmup(first, sampling):
         count = units.count(total or first["instructions"])
         if "cut_short" in sampling:
@@ -66,7 +66,7 @@ def _windows_words(response: Response) -> str:
         return _part_words(response, sampling["instructions_measured"], total)
     words = f"Judged: {_number(sampling['windows'], 'window')} of {_window_words(sampling)}"
     words += f" instructions, spread over {_spread_words(sampling)}"
-    words += _warmup_words(sampling)
+    words += _warmup_words(sampling, first)
     if sampling.get("kernels_followed"):
         words += "; all page faults and system calls count"
     if sampling["windows"] < intervals.LEAST:
@@ -79,11 +79,26 @@ def _counts_warmup(run: Run, sampling: Sampling) -> bool:
     return not sampling["instructions_measured"] and run["instructions"] == sampling["instructions_total"]
 
 
-def _warmup_words(sampling: Sampling) -> str:
-    """What was warmed before windows, as `, after 2 M of warm-up each, up to 16 M before the first`."""
-    if not sampling["warmup_instructions"]:
+def room(run: Run) -> list[int]:
+    """Instructions before each window of a run that are behind the window before it: what can be warmed."""
+    windows = sorted(run.get("windows") or [], key=lambda window: window["at"])
+    ends = [0, *(window["at"] + window["instructions"] for window in windows)]
+    return [max(window["at"] - end, 0) for window, end in zip(windows, ends, strict=False)]
+
+
+def _warmup_words(sampling: Sampling, run: Run) -> str:
+    """What was warmed before windows, as `, after 2 M of warm-up each, up to 16 M before the first`.
+
+    Where windows lie closer together than that, all that lies between them is warmed.
+    """
+    asked = sampling["warmup_instructions"]
+    if not asked:
         return ""
-    words = f", after {units.count(sampling['warmup_instructions'])} of warm-up each"
+    warmed = [min(asked, one) for one in room(run)]
+    if any(one < asked for one in warmed[1:]):
+        mean = units.count(sum(warmed) / len(warmed))
+        return f", after up to {units.count(asked)} of warm-up each, {mean} on average"
+    words = f", after {units.count(asked)} of warm-up each"
     if filling := sampling.get("filling_instructions"):
         words += f", up to {units.count(filling)} before the first"
     return words
@@ -96,13 +111,13 @@ def _window_words(sampling: Sampling) -> str:
     return length if mean == length else f"up to {length}"
 
 
-def _simpoint_words(sampling: Sampling, weights: list[float]) -> str:
+def _simpoint_words(sampling: Sampling, weights: list[float], run: Run) -> str:
     total = math.fsum(weights)
     words = f"Judged: {_number(len(weights), 'interval')} of {units.count(sampling['window_instructions'])}"
     words += " instructions that SimPoint chose, each by its weight"
     if total < 1 - WEIGHT_TOLERANCE:
         words += f"; the weights sum to {total:.3g}, so the rest of the program is taken to be like these"
-    words += _warmup_words(sampling)
+    words += _warmup_words(sampling, run)
     words += (
         ". They were chosen, not drawn at random: how far off the figures are cannot be known from them. "
     )
@@ -119,20 +134,25 @@ def _spread_words(sampling: Sampling) -> str:
         return f"the whole run of {units.count(total)} ({share} of it)"
     words = _stretch(first, first + spread)
     whole = f" of {units.count(total)}" if total is not None else " of a run whose length is not known"
-    return f"{words}{whole} ({share} of them)"
+    return f"{words}{whole}{_cut_words(sampling)} ({share} of them)"
+
+
+def _cut_words(sampling: Sampling | None) -> str:
+    """` until the run was stopped by --time 2`, of what was stopped before its end."""
+    return f" until {sampling['cut_short']}" if sampling is not None and "cut_short" in sampling else ""
 
 
 def _part_words(response: Response, measured: int, total: int | None) -> str:
-    trace = response["trace"]
+    trace, cut = response["trace"], _cut_words(response.get("sampling"))
     start = trace.get("skip", 0) + trace.get("warmup", 0)
     if not measured and (counted := response["runs"][0]["instructions"]):
         # It ended in its warm-up, so that this is what was counted.
         start, measured = trace.get("skip", 0), counted
     words = f"Judged: {_stretch(start, start + measured)}"
     if total is not None and total > 0:
-        words += f" of {units.count(total)} ({_share(measured / total)}), one part"
+        words += f" of {units.count(total)}{cut} ({_share(measured / total)}), one part"
     else:
-        words += ", one part"
+        words += f"{cut}, one part"
     return words + ". What came before and after it is not judged, so no interval can be given."
 
 

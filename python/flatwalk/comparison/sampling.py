@@ -48,8 +48,10 @@ def simulate(
     if sampling is not None and sampling["sampled"] and pair:
         half = lengths.with_half_warmup()
         warmup = sampling["warmup_instructions"]
-        # A recorded segment may hold no more than that, either: then both would be the same.
-        if half.request(source)["sampling"]["warmup"] < warmup:
+        # A recorded segment may hold no more than that, either, nor may windows lie further apart: then both
+        # would be the same.
+        shorter = half.request(source)["sampling"]["warmup"]
+        if shorter < warmup and any(room > shorter for room in judged.room(response["runs"][0])):
             bias = response["bias"] = judged.bias(response, _simulate(options, half, source, pair))
             if bias is not None and (remedy := _segments_for(replace(lengths, warmup=4 * warmup), source)):
                 bias["remedy"] = remedy

@@ -19,5 +19,5 @@ def load(name: str, where: str = "--machine") -> dict[str, Any]:
     if name != model.NAME:
         return settings.machine(name, where)
     modelled = model.machine()
-    output.note(modelled.words)
+    output.note(f"{modelled.words} `flatwalk host machine` shows the source of each.")
     return modelled.machine

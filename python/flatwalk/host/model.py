@@ -44,8 +44,7 @@ class Modelled:
         sections = [re.sub(r"\[\d+\]", "", key).rpartition(".")[0] or key for key in self.known]
         return (
             f"host is {self.machine['title']}: {len(self.known)} of {len(self.sources)} figures are its own "
-            f"({', '.join(dict.fromkeys(sections))}), the others those of {self.base}. "
-            "`flatwalk host machine` shows the source of each."
+            f"({', '.join(dict.fromkeys(sections))}), the others those of {self.base}."
         )
 
 
@@ -113,9 +112,13 @@ def model(processor: Processor, files: Files, cpu: int = 0) -> Modelled:
             put(section, "ways", ways, cache.source)
     _put_tlbs(made, sources, processor, base)
     if (clock := _clock(processor, files, cpu)) is not None:
-        nanoseconds = 1000 * made["os"]["fault_cycles"] / made["frequency_mhz"]
+        taken = {
+            key: 1000 * made["os"][key] / made["frequency_mhz"]
+            for key in ("fault_cycles", "shootdown_cycles")
+        }
         put(None, "frequency_mhz", *clock)
-        put("os", "fault_cycles", round(nanoseconds * clock[0] / 1000), f"as {base}: {nanoseconds:.0f} ns")
+        for key, nanoseconds in taken.items():
+            put("os", key, round(nanoseconds * clock[0] / 1000), f"as {base}: {nanoseconds:.0f} ns")
     if (memory := _memory_bytes(files)) is not None:
         put("os", "memory_bytes", memory, "/proc/meminfo, MemTotal, in whole GiB")
     if (rate := _data_rate(files)) is not None:

@@ -8,6 +8,7 @@ import itertools
 import math
 import operator
 import re
+import textwrap
 from typing import TYPE_CHECKING, Any
 
 from flatwalk import engine
@@ -194,7 +195,7 @@ def evaluated(expression: str, machine: Mapping[str, Any], where: str) -> int | 
 
 def _not_understood(expression: str, where: str) -> UsageError:
     return UsageError(
-        f"expression {expression!r} not understood",
+        f"expression {textwrap.shorten(repr(expression), 80, placeholder=' …')} not understood",
         where=where,
         remedy='as "llc.size_bytes / 16", of numbers, keys, + - * / // %, parentheses, min and max',
     )

@@ -314,7 +314,7 @@ def _read(path: Path, columns: list[str] | None = None) -> pa.Table:
         table.validate(full=True)
         for field in table.schema:
             if field.name in COLUMNS and field.type != (kind := COLUMNS[field.name][0]):
-                raise pa.ArrowTypeError(f"{field.name} is {field.type} there, not {kind}")  # noqa: TRY301
+                raise pa.ArrowTypeError(f"{field.name} is {field.type} there, not {kind}")
     except (OSError, ValueError, pa.ArrowException) as error:
         if isinstance(error, FileNotFoundError) and not os.path.lexists(path):
             raise
