@@ -181,11 +181,20 @@ def test_other_functions_have_the_same_numbers(refused: Callable[[], object], re
     assert seeds == [7, 7]
 
 
-@pytest.mark.parametrize("given", [{"mode": None}, {"mode": "fast"}, {"machine": 3}, {"schemes": [3]}])
-def test_what_is_no_name_is_an_error_with_a_remedy(given: dict[str, Any]) -> None:
-    schemes = given.pop("schemes", "radix4")
-    with pytest.raises(fw.UsageError, match="cannot be") as caught:
-        fw.simulate(schemes, workload="gups:64MiB", **given)
+@pytest.mark.parametrize(
+    ("given", "words"),
+    [
+        ({"mode": None}, "None is not text"),
+        ({"mode": "fast"}, 'mode cannot be "fast"'),
+        ({"thp": 3}, "3 is not text"),
+        ({"machine": 3}, "3 is not the name of a machine"),
+        ({"schemes": 3}, "3 is not the name of a scheme"),
+        ({"schemes": ["fpt", 3]}, "3 is not the name of a scheme"),
+    ],
+)
+def test_what_is_no_name_is_an_error_with_a_remedy(given: dict[str, Any], words: str) -> None:
+    with pytest.raises(fw.UsageError, match=words) as caught:
+        fw.compare(workload="gups:64MiB", **given)
     assert caught.value.remedy
 
 

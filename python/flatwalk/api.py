@@ -602,15 +602,8 @@ def compare(
     host_large_pages = _whole("host_large_pages", host_large_pages, 0, 100)
     if addresses is not None:
         _check_addresses(addresses)
-    if mode not in ("timing", "functional"):
-        raise UsageError(f"mode cannot be {mode!r}", where="mode", remedy='give "timing" or "functional"')
-    own = [
-        one if isinstance(one, Scheme) else Scheme.named(one) for one in _several("schemes", schemes, Scheme)
-    ]
-    places = [
-        one if isinstance(one, Machine) else Machine.named(one)
-        for one in _several("machine", machine, Machine)
-    ]
+    own = [one if isinstance(one, Scheme) else Scheme.named(one) for one in _each(schemes)]
+    places = [one if isinstance(one, Machine) else Machine.named(one) for one in _each(machine)]
     options = configurations.Options(
         workload=None if workload is None else str(workload),
         trace=_path("trace", trace),
@@ -642,27 +635,12 @@ def compare(
         return Comparison(comparing.respond(options, comparing.lengths_of(options), runs))
 
 
-_Named = TypeVar("_Named", "Scheme", "Machine")
+_Given = TypeVar("_Given", bound=str | _Definition)
 
 
-def _several(name: str, given: object, kind: type[_Named]) -> list[str | _Named]:
-    """One or several of what has a name, by name or itself.
-
-    Raises:
-        UsageError: If there is something else.
-    """
-    if isinstance(given, str | kind):
-        return [given]
-    found: list[str | _Named] = []
-    for one in given if isinstance(given, Iterable) else [given]:
-        if not isinstance(one, str | kind):
-            raise UsageError(
-                f"{name} cannot be {one!r}",
-                where=name,
-                remedy=f"give names, or objects of fw.{kind.__name__}",
-            )
-        found.append(one)
-    return found
+def _each(given: _Given | Iterable[_Given]) -> Iterable[_Given]:
+    """What was given, alone or several."""
+    return given if isinstance(given, Iterable) and not isinstance(given, str) else [given]
 
 
 _MOST_SEED, _MOST_THREADS, _MOST_CASES = 2**64 - 1, 2**16, 2**32 - 1

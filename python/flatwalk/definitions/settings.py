@@ -42,8 +42,7 @@ DEFAULT_SCHEMES = (
 
 #: Keys of a scheme that are of its own table alone, and so in a pair of the guest's, though the host's may
 #: say the same: a host's kernel does not use the table that it makes for a guest for itself.
-OF_THE_GUEST = frozenset({"recursive_index"})
-
+_OF_THE_GUEST = frozenset({"recursive_index"})
 
 #: Where every key is explained.
 REFERENCE = "docs/settings.md"
@@ -317,10 +316,10 @@ def _as_host(scheme: Mapping[str, Any], guest: Mapping[str, Any], where: str) ->
         if name in known and isinstance(value, dict):
             of_host = known[name].get("properties", {})
             host[name] = {key: one for key, one in value.items() if key in of_host}
-        elif value not in (default, default if name in OF_THE_GUEST else guest.get(name, default)):
+        elif value not in (default, default if name in _OF_THE_GUEST else guest.get(name, default)):
             what = f"[{name}]" if isinstance(value, dict | list) else f"key {name}"
             remedy = f"what helps both tables stands in the guest's scheme: {scheme['name']}/radix4"
-            if name in OF_THE_GUEST:
+            if name in _OF_THE_GUEST:
                 remedy = f"name it as the guest's alone: {scheme['name']}/radix4"
             elif name == "shadow":
                 remedy = f"a shadow table stands in the place of a host's: name {scheme['name']} alone"

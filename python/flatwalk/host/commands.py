@@ -54,12 +54,7 @@ Save = Annotated[Path | None, Option("--save", metavar="FILE", help="Write the r
 Json = Annotated[bool, Option("--json", help="Print everything as JSON.")]
 Runs = Annotated[int, Option(metavar="N", min=2, help="Processes that measure each variant.")]
 AtMost = Annotated[
-    float,
-    Option(
-        metavar="SECONDS",
-        min=0,
-        help="Stop after this time, once each ran 5 times, or --runs.",
-    ),
+    float, Option(metavar="SECONDS", min=0, help="Stop after this time, once each ran 5 times, or --runs.")
 ]
 Seed = Annotated[int, Option(metavar="N", min=0, max=2**64 - 1, help="Seed of the order and of addresses.")]
 Cpu = Annotated[

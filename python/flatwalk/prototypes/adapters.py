@@ -267,31 +267,22 @@ def imported(file: Path, code: str) -> dict[Path, str]:
     left = [(file, code)]
     while left:
         importer, text = left.pop()
-        for path in _modules(importer, text, file.parent):
+        for path in _modules(importer, _tree(text), file.parent):
             if path not in found and path != file and _HERE not in path.parents:
                 found[path] = path.read_text(encoding="utf-8", errors="replace")
                 left.append((path, found[path]))
     return found
 
 
-def imported_late(files: Iterable[Path]) -> set[str]:
-    """The names of all modules that functions of some files import, and of the packages that these are in."""
-    found: set[str] = set()
-    for file in files:
-        try:
-            tree = ast.parse(file.read_bytes())
-        except (SyntaxError, ValueError):  # it fails where it is run
-            continue
-        functions = (one for one in ast.walk(tree) if isinstance(one, ast.FunctionDef | ast.AsyncFunctionDef))
-        for node in itertools.chain.from_iterable(map(ast.walk, functions)):
-            names: list[str] = []
-            if isinstance(node, ast.Import):
-                names = [one.name for one in node.names]
-            elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
-                names = [node.module, *(f"{node.module}.{one.name}" for one in node.names)]
-            for name in names:
-                found.update(itertools.accumulate(name.split("."), "{}.{}".format))
-    return found
+def imported_late(file: Path, others: Iterable[Path]) -> set[Path]:
+    """Those of a file's own modules that a function of the file, or of one of them, imports."""
+    functions = (
+        (one, node)
+        for one in (file, *others)
+        for node in ast.walk(_tree(one.read_text(encoding="utf-8", errors="replace")))
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
+    )
+    return {path for importer, node in functions for path in _modules(importer, node, file.parent)}
 
 
 def _parts(file: Path, code: str) -> list[str]:
@@ -300,13 +291,16 @@ def _parts(file: Path, code: str) -> list[str]:
     return [part for path in sorted(found) for part in (str(path.relative_to(file.parent)), found[path])]
 
 
-def _modules(importer: Path, code: str, folder: Path) -> Iterator[Path]:
-    """Files in a folder that code may import, packages on the way to a module among them."""
+def _tree(code: str) -> ast.AST:
     try:
-        tree = ast.parse(code)
+        return ast.parse(code)
     except (SyntaxError, ValueError):  # as in a notebook's cell with commands of its own
-        return
-    for node in ast.walk(tree):
+        return ast.Module([], [])
+
+
+def _modules(importer: Path, code: ast.AST, folder: Path) -> Iterator[Path]:
+    """Files in a folder that code may import, packages on the way to a module among them."""
+    for node in ast.walk(code):
         match node:
             case ast.Import(names=names):
                 imports = [(folder, one.name) for one in names]

@@ -16,7 +16,7 @@ from flatwalk.prototypes.mechanism import Mechanism
 from flatwalk.prototypes.organisation import Organisation
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterable, Iterator
     from types import ModuleType
 
 
@@ -137,7 +137,7 @@ def _modules_of(file: Path, others: frozenset[str]) -> Iterator[None]:
     Raises:
         FlatwalkError: If it imports one of these later, in a function: then the other would be found.
     """
-    own = _names(file.parent, others)
+    own = _names(file.parent, map(Path, others))
     held = {name: sys.modules.pop(name) for name in own if name in sys.modules}
     taken = {
         name
@@ -148,28 +148,29 @@ def _modules_of(file: Path, others: frozenset[str]) -> Iterator[None]:
     sys.path[:] = [folder, *(one for one in before if one != folder)]
     importlib.invalidate_caches()
     try:
-        late = taken & adapters.imported_late([file, *map(Path, others)])
-        if late:
+        late = _names(file.parent, adapters.imported_late(file, map(Path, others))) if taken else {}
+        if hidden := taken & late.keys():
             raise FlatwalkError(
-                f"{file.name} imports {min(late)} in a function, and there is another module of that name",
+                f"{file.name} imports {min(hidden)} in a function, and there is another module of that name",
                 where=str(file),
                 remedy="import it at the beginning of the file, or give it another name",
             )
         yield
     finally:
-        # What only this file has can be imported later, too.
-        sys.path[:] = before if folder in before else [*before, folder] if taken else [folder, *before]
+        if folder not in before:  # what only this file has can be imported later, too
+            before.insert(len(before) if taken else 0, folder)
+        sys.path[:] = before
         for name in taken:
             sys.modules.pop(name, None)
         sys.modules.update({name: held[name] for name in taken if name in held})
         _LOADED.update({name: place for name, place in own.items() if name not in taken})
 
 
-def _names(folder: Path, others: frozenset[str]) -> dict[str, str]:
+def _names(folder: Path, modules: Iterable[Path]) -> dict[str, str]:
     """How modules in a folder, and the packages that they are in, are imported, and where each is."""
     found: dict[str, str] = {}
-    for other in map(Path, others):
-        place = other.parent if other.name == "__init__.py" else other.with_suffix("")
+    for path in modules:
+        place = _without_ending(path)
         while place != folder:
             name = ".".join(place.relative_to(folder).parts)
             found.setdefault(name, str(place))
@@ -182,5 +183,9 @@ def _place(module: ModuleType) -> str | None:
     file = getattr(module, "__file__", None)
     if file is None:
         return next(iter(getattr(module, "__path__", [])), None)
-    path = Path(file)
-    return str(path.parent if path.name == "__init__.py" else path.with_suffix(""))
+    return str(_without_ending(Path(file)))
+
+
+def _without_ending(module: Path) -> Path:
+    """Of a package its folder."""
+    return module.parent if module.name == "__init__.py" else module.with_suffix("")

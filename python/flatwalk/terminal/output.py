@@ -354,11 +354,13 @@ def check_name(path: Path, where: str) -> None:
 
 
 def check_text(text: str, where: str) -> None:
-    """Checks that what was given is UTF-8, as JSON takes it.
+    """Checks that what was given is text in UTF-8, as JSON takes it.
 
     Raises:
         UsageError: If it is not.
     """
+    if not isinstance(text, str):  # from Python
+        raise UsageError(f"{text!r} is not text", where=where, remedy="give one of the words that are known")
     try:
         text.encode()
     except UnicodeEncodeError:
