@@ -31,7 +31,7 @@ use flatwalk_paging::LINE_BYTES;
 use crate::config::machine::{Machine, Memory};
 use crate::counts::add;
 use crate::memory::line::Line;
-use crate::memory::slots::Slots;
+use crate::memory::slots::{Fit, Slots};
 
 /// Goes into the seed: whoever draws has a word of its own, so that each draws its own sequence of
 /// the one seed.
@@ -124,6 +124,48 @@ struct Channel {
     bus: Slots,
     pace: Pace,
     writes: WriteQueue,
+}
+
+/// A read that is planned.
+#[derive(Clone, Copy, Debug)]
+pub struct Read {
+    at: u64,
+    /// When the line would be there.
+    pub ready: u64,
+    steps: Steps,
+}
+
+/// What a read takes.
+#[derive(Clone, Copy, Debug)]
+enum Steps {
+    /// Nothing: the line waits to be written.
+    Queue,
+    /// The bus.
+    Fixed(Fit),
+    /// A column access of a channel, and its bus.
+    Ddr4(usize, ColumnAccess, Fit),
+}
+
+/// An access to a column of a row that is open, or that is opened for it.
+#[derive(Clone, Copy, Debug)]
+struct ColumnAccess {
+    bank: usize,
+    row: u64,
+    refreshes: u64,
+    /// For how long the bank is held, and where.
+    held: u64,
+    busy: Fit,
+    opening: Option<Opening>,
+    /// When data come or go.
+    data: u64,
+}
+
+/// A row is opened: for how long it must stay open, and where that and the activation fit.
+#[derive(Clone, Copy, Debug)]
+struct Opening {
+    open: u64,
+    row: Fit,
+    activation: Fit,
 }
 
 /// What a line takes of a bus. That is no whole number of cycles, as bookings are, so what one line
@@ -276,16 +318,35 @@ impl Dram {
         Self { kind, statistics: DramStatistics::default() }
     }
 
-    /// Reads a line asked for at `at`; returns when it is there.
+    /// A read of a line that is asked for at `at`; nothing is booked.
     #[inline]
-    pub fn read(&mut self, line: Line, at: u64, frontier: u64) -> u64 {
-        let done = match &mut self.kind {
-            Kind::Fixed { latency, pace, bus } => bus.take(at, pace.next(), frontier) + *latency,
-            Kind::Ddr4(ddr4) => ddr4.read(line, at, frontier, &mut self.statistics),
+    pub fn plan_read(&self, line: Line, at: u64) -> Read {
+        let (ready, steps) = match &self.kind {
+            Kind::Fixed { latency, pace, bus } => {
+                let fit = bus.fit(at, pace.clone().next());
+                (fit.from + latency, Steps::Fixed(fit))
+            }
+            Kind::Ddr4(ddr4) => ddr4.plan_read(line, at),
         };
+        Read { at, ready, steps }
+    }
+
+    /// Books a read that was planned; nothing has been booked since.
+    #[inline]
+    pub fn book_read(&mut self, read: &Read, frontier: u64) {
+        match (&mut self.kind, &read.steps) {
+            (Kind::Fixed { pace, bus, .. }, &Steps::Fixed(fit)) => {
+                bus.book_fit(fit, pace.next(), frontier);
+            }
+            (Kind::Ddr4(ddr4), &Steps::Ddr4(channel, ref column, fit)) => {
+                ddr4.book_column(column, frontier, &mut self.statistics);
+                let Channel { bus, pace, .. } = &mut ddr4.channels[channel];
+                bus.book_fit(fit, pace.next(), frontier);
+            }
+            _ => {}
+        }
         self.statistics.reads += 1;
-        self.statistics.read_cycles += done - at;
-        done
+        self.statistics.read_cycles += read.ready - read.at;
     }
 
     /// Writes a line back. Nobody waits for it, but it takes its bank's and bus's time.
@@ -330,16 +391,19 @@ impl Ddr4 {
         (bank as u64).rotate_right(self.channel_bits + self.bank_bits) | row
     }
 
-    fn read(&mut self, line: Line, at: u64, frontier: u64, counts: &mut DramStatistics) -> u64 {
+    #[inline]
+    fn plan_read(&self, line: Line, at: u64) -> (u64, Steps) {
         let (channel, _, _) = self.locate(line);
-        if self.channels[channel].writes.contains(line) {
-            return at + self.controller;
+        let Channel { bus, pace, writes } = &self.channels[channel];
+        if writes.contains(line) {
+            return (at + self.controller, Steps::Queue);
         }
-        let burst = self.channels[channel].pace.next();
+        let burst = pace.clone().next();
         // Half of the controller's time before the bank sees the request, half after.
-        let data = self.column_access(line, burst, at + self.controller / 2, frontier, counts);
-        let start = self.channels[channel].bus.take(data, burst, frontier);
-        start + burst + self.controller.div_ceil(2)
+        let column = self.plan_column(line, burst, at + self.controller / 2);
+        let fit = bus.fit(column.data, burst);
+        let ready = fit.from + burst + self.controller.div_ceil(2);
+        (ready, Steps::Ddr4(channel, column, fit))
     }
 
     fn write(&mut self, line: Line, at: u64, frontier: u64, counts: &mut DramStatistics) {
@@ -394,13 +458,20 @@ impl Ddr4 {
         frontier: u64,
         counts: &mut DramStatistics,
     ) -> u64 {
+        let column = self.plan_column(line, burst, at);
+        self.book_column(&column, frontier, counts);
+        column.data
+    }
+
+    /// The same, and nothing is booked.
+    fn plan_column(&self, line: Line, burst: u64, at: u64) -> ColumnAccess {
         let (_, number, row) = self.locate(line);
         let rank = number >> self.rank_bank_bits;
         let bank = &self.banks[number];
         let activations = &self.ranks[rank].activations;
         let (mut start, mut refreshes) = self.after_refresh(rank, at);
         // A start that suits the bank, the row before, the rank's activations and its refreshes.
-        let (prepare, held, busy, opening) = loop {
+        loop {
             let open_row = bank.open_row.filter(|_| bank.refreshes >= refreshes);
             let hit = open_row == Some(row);
             let close = if hit || open_row.is_none() { 0 } else { self.precharge };
@@ -412,26 +483,32 @@ impl Ddr4 {
             let opening = (!hit).then(|| {
                 let open = if self.row_open > 0 { close + self.row_open } else { 0 };
                 let row = bank.row.fit(busy.from, open);
-                (open, row, activations.fit(row.from + close, self.four_activations))
+                let activation = activations.fit(row.from + close, self.four_activations);
+                Opening { open, row, activation }
             });
-            let next = opening.map_or(busy.from, |(_, _, activation)| activation.from - close);
+            let next = opening.map_or(busy.from, |opening| opening.activation.from - close);
             if next == start {
-                break (prepare, held, busy, opening);
+                let data = start + prepare + self.column;
+                return ColumnAccess { bank: number, row, refreshes, held, busy, opening, data };
             }
             (start, refreshes) = self.after_refresh(rank, next);
-        };
-        let bank = &mut self.banks[number];
-        bank.open_row = Some(row);
-        bank.refreshes = refreshes;
-        bank.busy.book_fit(busy, held, frontier);
-        if let Some((open, row, activation)) = opening {
+        }
+    }
+
+    /// Books a column access that was planned; nothing has been booked since.
+    #[inline]
+    fn book_column(&mut self, column: &ColumnAccess, frontier: u64, counts: &mut DramStatistics) {
+        let bank = &mut self.banks[column.bank];
+        bank.open_row = Some(column.row);
+        bank.refreshes = column.refreshes;
+        bank.busy.book_fit(column.busy, column.held, frontier);
+        if let Some(Opening { open, row, activation }) = column.opening {
             bank.row.book_fit(row, open, frontier);
-            let activations = &mut self.ranks[rank].activations;
+            let activations = &mut self.ranks[column.bank >> self.rank_bank_bits].activations;
             activations.book_fit(activation, self.four_activations, frontier);
         }
-        counts.row_hits += u64::from(opening.is_none());
-        counts.row_misses += u64::from(opening.is_some());
-        start + prepare + self.column
+        counts.row_hits += u64::from(column.opening.is_none());
+        counts.row_misses += u64::from(column.opening.is_some());
     }
 
     /// The first cycle from `at` on at which the rank is not refreshed, and how often it has been by then.
@@ -500,6 +577,15 @@ mod tests {
     use serde_json::{Value, json};
 
     use super::*;
+
+    impl Dram {
+        /// Reads a line asked for at `at`; returns when it is there.
+        fn read(&mut self, line: Line, at: u64, frontier: u64) -> u64 {
+            let read = self.plan_read(line, at);
+            self.book_read(&read, frontier);
+            read.ready
+        }
+    }
 
     /// 1 GHz: a cycle is a nanosecond. A burst at 8000 MT/s lasts one cycle.
     fn ddr4(more: Value) -> Dram {

@@ -65,6 +65,17 @@ pub struct Mshrs {
     touching: Vec<u16>,
 }
 
+/// Where a register is free.
+#[derive(Clone, Copy, Debug)]
+pub struct Fit {
+    /// The cycle in which the request begins.
+    pub start: u64,
+    /// The first cycle in which it is over.
+    pub end: u64,
+    /// No chunk of these cycles is crowded, and they are few.
+    is_roomy: bool,
+}
+
 /// The number of the chunk that a cycle is in, and its place there; cycles are counted from a chunk's first.
 #[inline]
 fn place(cycle: u64) -> (usize, usize) {
@@ -132,19 +143,19 @@ impl Mshrs {
         Some(taken)
     }
 
-    /// Books `[start, end)`, later by as much as is needed for a register to be free all the while.
-    /// Returns that delay in cycles. No later call may name a time before `frontier`.
+    /// The first place from `start` on where a register is free for as long as `[start, end)` lasts; nothing
+    /// is booked. No later call may name a time before `frontier`.
     #[inline]
-    pub fn book(&mut self, start: u64, end: u64, frontier: u64) -> u64 {
+    pub fn fit(&mut self, start: u64, end: u64, frontier: u64) -> Fit {
         self.frontier = self.frontier.max(frontier - frontier % CHUNK as u64);
         let from = start.max(self.frontier);
         if end <= from {
-            return 0;
+            return Fit { start, end, is_roomy: true };
         }
-        let ((first, taken), (last, given)) = (place(from - self.base), place(end - self.base));
+        let ((first, _), (last, _)) = (place(from - self.base), place(end - self.base));
         if end < self.horizon
             && let Some(of_those) = FIRST.get(last + 1 - first)
-            && let Some(touching) = self.touching[first..].first_chunk_mut::<TOGETHER>()
+            && let Some(touching) = self.touching[first..].first_chunk::<TOGETHER>()
         {
             // By how much any is more than leaves a register free: whether all bits are 0, vector
             // units find out at once, but the greatest number in several steps.
@@ -154,37 +165,62 @@ impl Mshrs {
                 excess |= (touching & of_those).saturating_sub(most);
             }
             if excess == 0 {
-                for (touching, of_those) in touching.iter_mut().zip(of_those) {
-                    *touching += of_those & 1;
-                }
-                self.chunks[first].taken[taken] += 1;
-                self.chunks[last].given[given] += 1;
-                return 0;
+                return Fit { start, end, is_roomy: true };
             }
         }
-        self.book_crowded(start, end)
+        self.fit_among(start, end - start)
     }
 
-    /// [`Mshrs::book`] where some chunk is touched by as many requests as there are registers, or
+    /// [`Mshrs::fit`] where some chunk is touched by as many requests as there are registers, or
     /// is not kept, or there are many chunks.
     #[inline(never)]
-    fn book_crowded(&mut self, start: u64, end: u64) -> u64 {
-        let length = end - start;
+    fn fit_among(&mut self, start: u64, length: u64) -> Fit {
         let mut at = start;
         loop {
             let (from, end) = (at.max(self.frontier), at + length);
-            if end <= from {
-                return at - start;
+            if end > from {
+                if end >= self.horizon {
+                    self.reach(start.max(self.frontier), end);
+                }
+                if let Some(full) = self.last_full(from, end) {
+                    at = full + 1;
+                    continue;
+                }
             }
-            if end >= self.horizon {
-                self.reach(start.max(self.frontier), end);
-            }
-            let Some(full) = self.last_full(from, end) else {
-                self.take(from, end);
-                return at - start;
-            };
-            at = full + 1;
+            return Fit { start: at, end, is_roomy: false };
         }
+    }
+
+    /// Books a register at `fit`; nothing has been booked since that was found.
+    #[inline]
+    pub fn book_fit(&mut self, fit: Fit) {
+        let (from, end) = (fit.start.max(self.frontier), fit.end);
+        if end <= from {
+            return;
+        }
+        let ((first, taken), (last, given)) = (place(from - self.base), place(end - self.base));
+        if fit.is_roomy
+            && let Some(of_those) = FIRST.get(last + 1 - first)
+            && let Some(touching) = self.touching[first..].first_chunk_mut::<TOGETHER>()
+        {
+            for (touching, of_those) in touching.iter_mut().zip(of_those) {
+                *touching += of_those & 1;
+            }
+            self.chunks[first].taken[taken] += 1;
+            self.chunks[last].given[given] += 1;
+            return;
+        }
+        self.take(from, end);
+    }
+
+    /// Registers in use in a cycle.
+    #[cfg(test)]
+    pub fn in_use(&self, at: u64) -> u8 {
+        let mut all = self.clone();
+        // Of so few, every chunk is crowded.
+        all.capacity = 0;
+        let (number, cycle) = place(at - self.base);
+        all.crowded(number).map_or(0, |used| used[cycle])
     }
 
     /// The chunks that `start..end` is in, the last one first, and the cycles there.
@@ -258,6 +294,15 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
+
+    impl Mshrs {
+        /// Books the first place from `start` on; returns how much later it is.
+        fn book(&mut self, start: u64, end: u64, frontier: u64) -> u64 {
+            let fit = self.fit(start, end, frontier);
+            self.book_fit(fit);
+            fit.start - start
+        }
+    }
 
     #[test]
     fn a_full_cache_makes_wait_until_a_register_is_free() {

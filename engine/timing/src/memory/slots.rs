@@ -80,11 +80,14 @@ impl Slots {
         later.map_or(u64::MAX, |step| step.from)
     }
 
-    /// The first place from `start` on where a slot is free for `length` cycles.
+    /// The first place from `start` on where a slot is free for `length` cycles, or if that is 0 for one.
     #[inline]
     pub fn fit(&self, start: u64, length: u64) -> Fit {
-        if length == 0 || self.end <= start {
+        if self.end <= start {
             return Fit { from: start, steps: None };
+        }
+        if length == 0 {
+            return Fit { from: self.earliest(start), steps: None };
         }
         let (from, after, beyond) = self.gap(start, length);
         Fit { from, steps: Some((after, beyond)) }

@@ -3,6 +3,7 @@
 mod blame;
 mod cores;
 mod kernels;
+mod misses;
 mod mistakes;
 mod operands;
 mod predictions;

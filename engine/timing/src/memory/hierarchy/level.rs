@@ -1,5 +1,6 @@
 //! One cache with its MSHRs, and what of its lines is on its way.
 
+use super::misses::Going;
 use super::{CacheStatistics, Requester};
 use crate::config::machine;
 use crate::memory::cache::{Cache, Lookup};
@@ -9,6 +10,17 @@ use crate::memory::outstanding::{Miss, Outstanding};
 use crate::memory::prefetchers::Prefetchers;
 use crate::memory::replacement::ReplacementPolicy;
 
+/// What a cache has of a line.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Found {
+    /// The line is there.
+    Here,
+    /// It is on its way, or was until lately.
+    OnItsWay(Miss),
+    /// It is not there.
+    Nowhere,
+}
+
 /// A cache of the hierarchy.
 #[derive(Clone, Debug)]
 pub(super) struct Level {
@@ -16,8 +28,6 @@ pub(super) struct Level {
     pub(super) latency: u64,
     pub(super) mshrs: Mshrs,
     outstanding: Outstanding,
-    /// How long the line takes that was last found on its way.
-    pub(super) taken: u64,
     /// What decides which line goes; the least recently used one unless given.
     pub(super) policy: Option<Box<dyn ReplacementPolicy>>,
     /// The policy wants to know of each look-up.
@@ -33,7 +43,6 @@ impl Level {
             latency: config.latency_cycles,
             mshrs: Mshrs::new(config.mshrs),
             outstanding: Outstanding::default(),
-            taken: 0,
             policy: None,
             watched: false,
             prefetchers: Prefetchers::default(),
@@ -66,70 +75,64 @@ impl Level {
         *misses += u64::from(!hit);
     }
 
-    /// Looks a line up. `Ok`: the cycle in which it is there. `Err`: it misses, and the request
-    /// goes on in that cycle, when an MSHR is free.
+    /// Looks a line up. No request names a cycle before `frontier` any more.
     #[inline(always)]
     pub(super) fn look_up(
         &mut self,
         line: Line,
-        at: u64,
         write: bool,
         by: Requester,
         frontier: u64,
-    ) -> Result<u64, u64> {
+    ) -> Found {
         let lookup = self.cache.access(line, write);
         self.count(by, lookup != Lookup::Miss);
         match lookup {
-            Lookup::Hit => Ok(at + self.latency),
-            Lookup::Pending => {
-                let ready = self.arrival(line, at, frontier);
-                self.note_use(line, ready > at + self.latency);
-                Ok(ready)
-            }
-            Lookup::Miss => {
-                let start = self.mshrs.earliest(at);
-                self.statistics.mshr_wait_cycles += start - at;
-                Err(start)
-            }
+            Lookup::Hit => Found::Here,
+            Lookup::Pending => self.found_pending(line, frontier),
+            Lookup::Miss => Found::Nowhere,
         }
     }
 
-    /// When a line is there that was on its way when it was last looked at.
+    /// What is found of a line that was on its way when it was last looked at.
     #[inline(never)]
-    fn arrival(&mut self, line: Line, at: u64, frontier: u64) -> u64 {
-        let hit = at + self.latency;
-        let Some(miss) = self.outstanding.last(line) else {
-            self.cache.arrived(line);
-            return hit;
-        };
-        if miss.end <= frontier {
+    fn found_pending(&mut self, line: Line, frontier: u64) -> Found {
+        let miss = self.outstanding.last(line);
+        if miss.is_none_or(|miss| miss.end <= frontier) {
             self.cache.arrived(line);
         }
+        if miss.is_none() {
+            self.note_use(line, false);
+        }
+        miss.map_or(Found::Here, Found::OnItsWay)
+    }
+
+    /// When a line is there for who asks at `at`: one that the cache has, or that `miss` brings.
+    #[inline]
+    pub(super) fn ready(&mut self, miss: Option<Miss>, at: u64) -> u64 {
+        let hit = at + self.latency;
+        let Some(miss) = miss else { return hit };
         // A younger instruction may ask at an earlier time than the older one that missed: then it
         // is this request that brings the line, as much earlier, if there was an MSHR for it.
         let mut earlier = miss.asked.saturating_sub(at);
         if earlier > 0 {
             earlier = earlier.min(miss.start.saturating_sub(self.mshrs.earliest(at)));
         }
-        self.taken = miss.end - miss.start;
         hit.max(miss.end - earlier)
     }
 
-    /// Books the MSHR that brought `line`, which was asked for at `asked`, between `start` and
-    /// `ready`; returns when it is there. No request names a cycle before `frontier` any more, and
-    /// none will find a line on its way that was to be there at `arrived`.
+    /// Books the MSHR that brings `line`. None will find a line on its way that was to be there at
+    /// `arrived`.
     #[inline(always)]
-    pub(super) fn book(
-        &mut self,
-        line: Line,
-        (asked, start): (u64, u64),
-        ready: u64,
-        (frontier, arrived): (u64, u64),
-    ) -> u64 {
-        let delay = self.mshrs.book(start, ready, frontier);
-        self.statistics.mshr_wait_cycles += delay;
-        let (start, end) = (start + delay, ready + delay);
-        self.outstanding.add(Miss { line, asked, start, end }, arrived);
-        end
+    pub(super) fn book(&mut self, line: Line, going: Going, arrived: u64) {
+        let Going { asked, fit } = going;
+        self.keep(going);
+        self.outstanding.add(Miss { line, asked, start: fit.start, end: fit.end }, arrived);
+    }
+
+    /// Books an MSHR that brings the cache no line.
+    #[inline(always)]
+    pub(super) fn keep(&mut self, Going { asked, fit }: Going) {
+        self.mshrs.book_fit(fit);
+        self.statistics.mshr_wait_cycles += fit.start - asked;
     }
 }

@@ -9,6 +9,7 @@
 //! another core has written comes from there, through the last-level cache.
 
 mod level;
+mod misses;
 mod prefetching;
 mod sharing;
 mod warming;
@@ -22,7 +23,8 @@ use crate::memory::dram::{Dram, DramStatistics};
 use crate::memory::line::Line;
 use crate::memory::prefetchers::Wanted;
 use crate::memory::replacement::ReplacementPolicy;
-use level::Level;
+use level::{Found, Level};
+use misses::Owner;
 pub use prefetching::{FoundIn, Prefetched, Prefetching};
 pub use sharing::{Private, SharedCaches};
 
@@ -256,48 +258,46 @@ impl Hierarchy {
         bypass: bool,
         by_l1d: bool,
     ) -> (Response, bool) {
-        if !by_l1d {
-            return self.read_translations_from_l2(address, at, bypass);
-        }
-        let start = self.l1d.mshrs.earliest(at);
-        let (mut response, bypassed) = self.read_translations_from_l2(address, start, bypass);
-        let delay = self.l1d.mshrs.book(start, response.ready, self.frontier);
-        self.l1d.statistics.mshr_wait_cycles += start - at + delay;
-        response.ready += delay;
-        (response, bypassed)
+        let by = Requester::Walker;
+        let line = Line::of(address);
+        let bypasses = bypass && !self.is_cached_below(line);
+        let owner = if bypasses {
+            // What is spared is the time of the look-ups; the line fills both caches as any other, and
+            // who watches them sees that.
+            self.watch_below(line);
+            Owner::Memory { llc_cycles: 0 }
+        } else {
+            self.look_up_l2(line, false, by)
+        };
+        let plan = if by_l1d {
+            let (going, plan) = self.plan_first_level_miss(line, owner, at, by);
+            self.l1d.keep(going);
+            plan
+        } else {
+            self.plan_l2(line, owner, at)
+        };
+        (self.carry_out(line, owner, &plan, false, by), bypasses)
     }
 
-    fn read_translations_from_l2(
-        &mut self,
-        address: Hpa,
-        at: u64,
-        bypass: bool,
-    ) -> (Response, bool) {
-        let line = Line::of(address);
+    /// L2 or the last-level cache has the line, or another core has written it.
+    fn is_cached_below(&mut self, line: Line) -> bool {
         let owned = self.owned(line);
-        let there = self.l2.cache.contains(line) || self.llc.cache.contains(owned);
-        let elsewhere = |other: &Private| {
+        let has_written = |other: &Private| {
             [&other.l1d, &other.l2].iter().any(|level| level.cache.is_modified(line))
         };
-        if !bypass || there || self.others.iter().any(elsewhere) {
-            return (self.access_l2(line, at, false, Requester::Walker), false);
+        self.l2.cache.contains(line)
+            || self.llc.cache.contains(owned)
+            || self.others.iter().any(has_written)
+    }
+
+    /// Those that watch L2 and the last-level cache see a look-up for a translation.
+    fn watch_below(&mut self, line: Line) {
+        let owned = self.owned(line);
+        for (level, line) in [(&mut self.l2, line), (&mut self.llc, owned)] {
+            if level.watched {
+                level.watch(line, true);
+            }
         }
-        // What is spared is the time of the look-ups; the line fills both caches as any other, and
-        // who watches them sees that.
-        if self.l2.watched {
-            self.l2.watch(line, true);
-        }
-        if self.llc.watched {
-            self.llc.watch(owned, true);
-        }
-        let frontier = self.shared_frontier();
-        let start = self.llc.mshrs.earliest(self.l2.mshrs.earliest(at));
-        let read = self.dram.read(owned, start, frontier);
-        let read = self.llc.book(owned, (at, start), read, (frontier, self.arrived()));
-        self.fill_llc(owned, true, false, true, read);
-        let ready = self.l2.book(line, (at, start), read, (self.frontier, self.frontier));
-        self.fill_l2(line, true, false, true, ready);
-        (Response::new(ready, Served::Dram), true)
     }
 
     /// Writes a translation into the line of `address`, in L2.
@@ -370,11 +370,8 @@ impl Hierarchy {
     /// The first-level cache that `by` asks; `None` if it asks L2.
     #[inline(always)]
     fn l1(&mut self, by: Requester) -> Option<&mut Level> {
-        match by {
-            Requester::Fetch => Some(&mut self.l1i),
-            Requester::Walker if self.walker_entry == WalkerEntry::L2 => None,
-            Requester::Walker | Requester::Data | Requester::Prefetch => Some(&mut self.l1d),
-        }
+        let is_passed_by = by == Requester::Walker && self.walker_entry == WalkerEntry::L2;
+        (!is_passed_by).then(|| self.first_level(by))
     }
 
     #[inline(always)]
@@ -395,22 +392,34 @@ impl Hierarchy {
     fn access_older(&mut self, line: Line, at: u64, write: bool, by: Requester) -> Response {
         let frontier = self.frontier;
         let Some(l1) = self.l1(by) else { return self.access_l2(line, at, write, by) };
-        match l1.look_up(line, at, write, by, frontier) {
-            Ok(ready) => {
-                if ready > at + l1.latency {
-                    let taken = l1.taken;
-                    return self.on_its_way(Served::L1, taken, ready);
-                }
-                Response::new(ready, Served::L1)
+        let hit = at + l1.latency;
+        match l1.look_up(line, write, by, frontier) {
+            Found::Here => Response::new(hit, Served::L1),
+            Found::OnItsWay(miss) => {
+                let ready = l1.ready(Some(miss), at);
+                l1.note_use(line, ready > hit);
+                self.on_its_way(Served::L1, miss, hit, ready)
             }
-            Err(start) => {
-                let below = self.access_l2(line, start, false, by);
-                let l1 = if by == Requester::Fetch { &mut self.l1i } else { &mut self.l1d };
-                let ready = l1.book(line, (at, start), below.ready, (frontier, frontier));
-                self.fill_l1(by, line, write, true, ready);
-                Response { ready, ..below }
-            }
+            Found::Nowhere => self.access_missing(line, at, write, by),
         }
+    }
+
+    /// The first-level cache does not have the line.
+    #[inline]
+    fn access_missing(&mut self, line: Line, at: u64, write: bool, by: Requester) -> Response {
+        let owner = self.look_up_l2(line, false, by);
+        let (going, plan) = self.plan_first_level_miss(line, owner, at, by);
+        let response = self.carry_out(line, owner, &plan, false, by);
+        let frontier = self.frontier;
+        self.first_level(by).book(line, going, frontier);
+        self.fill_l1(by, line, write, true, response.ready);
+        response
+    }
+
+    /// The first-level cache that has a part in the requests of `by`.
+    #[inline(always)]
+    fn first_level(&mut self, by: Requester) -> &mut Level {
+        if by == Requester::Fetch { &mut self.l1i } else { &mut self.l1d }
     }
 
     #[inline(always)]
@@ -426,85 +435,11 @@ impl Hierarchy {
         }
     }
 
-    /// The response of a level that has to wait for the line until `ready`. It takes as long as `taken`
-    /// says, which tells from where: behind L2's latency is the last-level cache, and behind that one's
-    /// memory.
-    #[inline(never)]
-    fn on_its_way(&self, served: Served, taken: u64, ready: u64) -> Response {
-        let awaited = if taken <= self.l2.latency {
-            Served::L2
-        } else if taken <= self.llc.latency + if self.is_coherent() { self.l2.latency } else { 0 } {
-            Served::Llc
-        } else {
-            Served::Dram
-        };
-        Response::late(ready, served, awaited)
-    }
-
-    fn access_l2(&mut self, line: Line, at: u64, write: bool, by: Requester) -> Response {
-        let frontier = self.frontier;
-        let walker = by == Requester::Walker;
-        if self.l2.watched {
-            self.l2.watch(line, walker);
-        }
-        let found = self.l2.look_up(line, at, write, by, frontier);
-        self.count_l2_data(by, found.is_ok());
-        let start = match found {
-            Ok(ready) => {
-                if ready > at + self.l2.latency {
-                    return self.on_its_way(Served::L2, self.l2.taken, ready);
-                }
-                return Response::new(ready, Served::L2);
-            }
-            Err(start) => start,
-        };
-        // What will have to go for the line is looked up there next.
-        self.prefetch_victim_of(line);
-        let below = self.access_llc(line, start, by);
-        let ready = self.l2.book(line, (at, start), below.ready, (frontier, frontier));
-        self.fill_l2(line, walker, write, true, ready);
-        Response { ready, ..below }
-    }
-
     #[inline]
     fn count_l2_data(&mut self, by: Requester, hit: bool) {
         let is_data = !matches!(by, Requester::Walker | Requester::Prefetch);
         self.l2_data.0 += u64::from(is_data);
         self.l2_data.1 += u64::from(is_data && !hit);
-    }
-
-    fn access_llc(&mut self, line: Line, at: u64, by: Requester) -> Response {
-        let walker = by == Requester::Walker;
-        let frontier = self.shared_frontier();
-        let is_recalled = self.is_coherent() && self.recall(line);
-        let line = self.owned(line);
-        if self.llc.watched {
-            self.llc.watch(line, walker);
-        }
-        let arrived = self.arrived();
-        let found = self.llc.look_up(line, at, is_recalled, by, arrived);
-        if is_recalled {
-            // The other core's L2 is looked up behind the last-level cache, which then has the line, too.
-            let (Ok(start) | Err(start)) = found;
-            let ready = start.max(at + self.llc.latency) + self.l2.latency;
-            if found.is_err() {
-                self.fill_llc(line, walker, true, false, ready);
-            }
-            return Response::new(ready, Served::Llc);
-        }
-        let start = match found {
-            Ok(ready) => {
-                if ready > at + self.llc.latency {
-                    return self.on_its_way(Served::Llc, self.llc.taken, ready);
-                }
-                return Response::new(ready, Served::Llc);
-            }
-            Err(start) => start,
-        };
-        let read = self.dram.read(line, start + self.llc.latency, frontier);
-        let ready = self.llc.book(line, (at, start), read, (frontier, arrived));
-        self.fill_llc(line, walker, false, true, ready);
-        Response::new(ready, Served::Dram)
     }
 
     fn fill_l2(&mut self, line: Line, table: bool, dirty: bool, pending: bool, at: u64) {
@@ -615,9 +550,19 @@ mod tests {
     use super::*;
     use crate::config::machine::{Isolation, Multicore};
     use crate::mechanisms::page_table_priority;
+    use crate::memory::line::LINE_SHIFT;
     use crate::memory::mshrs::Mshrs;
     use crate::memory::replacement::Turn;
     use crate::tests::testing::shipped_machine;
+
+    impl Hierarchy {
+        /// Asks for a line from the last-level cache on.
+        fn access_llc(&mut self, line: Line, at: u64) -> Response {
+            let owner = self.look_up_llc(line, Requester::Data);
+            let plan = self.plan_llc(line, owner, at);
+            self.carry_out(line, owner, &plan, false, Requester::Data)
+        }
+    }
 
     fn hierarchy() -> Hierarchy {
         Hierarchy::new(&crate::tests::testing::machine(), 1).unwrap()
@@ -682,7 +627,7 @@ mod tests {
             (|h| &mut h.l1i, |h, line, at| h.access_older(line, at, false, Requester::Fetch)),
             (|h| &mut h.l1d, |h, line, at| h.access_older(line, at, false, Requester::Data)),
             (|h| &mut h.l2, |h, line, at| h.access_l2(line, at, false, Requester::Data)),
-            (|h| &mut h.llc, |h, line, at| h.access_llc(line, at, Requester::Data)),
+            (|h| &mut h.llc, |h, line, at| h.access_llc(line, at)),
         ];
         for (level, ask) in levels {
             let mut h = hierarchy();
@@ -703,6 +648,74 @@ mod tests {
             // first two by so much earlier as it asked.
             assert_eq!([ask(5, 2000), ask(6, 2000)], [2142, 2143]);
             assert_eq!([ask(7, 2100), ask(7, 2050), ask(7, 1990)], [2284, 2284, 2284 - 110]);
+        }
+    }
+
+    #[test]
+    fn what_waits_for_an_mshr_takes_nothing_below_meanwhile() {
+        type Of = fn(&mut Hierarchy) -> &mut Level;
+        type Ask = fn(&mut Hierarchy, Line, u64);
+        fn address(line: Line) -> Hpa {
+            Hpa::new(line.0 << LINE_SHIFT)
+        }
+        // Which cache has one MSHR, a request that needs it, and the latency before memory is asked.
+        let levels: [(Of, Ask, u64); 9] = [
+            (
+                |h| &mut h.l1i,
+                |h, line, at| _ = h.access(address(line), at, false, Requester::Fetch),
+                42,
+            ),
+            (
+                |h| &mut h.l1d,
+                |h, line, at| _ = h.access(address(line), at, false, Requester::Data),
+                42,
+            ),
+            (|h| &mut h.l1d, |h, line, at| _ = h.prefetch(address(line), at), 42),
+            (
+                |h| &mut h.l1d,
+                |h, line, at| _ = h.prefetch_data(Prefetching::L1d, address(line), at, 0),
+                42,
+            ),
+            (
+                |h| &mut h.l1d,
+                |h, line, at| _ = h.read_translations(address(line), at, false, true),
+                42,
+            ),
+            (
+                |h| &mut h.l1d,
+                |h, line, at| _ = h.read_translations(address(line), at, true, true),
+                0,
+            ),
+            (|h| &mut h.l2, |h, line, at| _ = h.access_l2(line, at, false, Requester::Data), 42),
+            (
+                |h| &mut h.l2,
+                |h, line, at| _ = h.prefetch_data(Prefetching::L2, address(line), at, 0),
+                42,
+            ),
+            (|h| &mut h.llc, |h, line, at| _ = h.access_llc(line, at), 42),
+        ];
+        for (number, (level, ask, latency)) in levels.into_iter().enumerate() {
+            let mut h = hierarchy();
+            for other in [&mut h.l1i, &mut h.l1d, &mut h.l2, &mut h.llc] {
+                other.mshrs = Mshrs::new(64);
+            }
+            level(&mut h).mshrs = Mshrs::new(1);
+            // When a line would be there that memory is asked for at `at`: 100 cycles later, or 101 if
+            // the bus has another one.
+            let read = |h: &Hierarchy, at| h.dram.plan_read(Line(9 << 10), at).ready - at;
+            let taken = latency + 100;
+            // The second one would be in the first one's way from 950 on: it goes on behind that.
+            ask(&mut h, Line(1 << 10), 1000);
+            ask(&mut h, Line(2 << 10), 950);
+            let begins = 1000 + taken;
+            let bus = [950, 1000, begins].map(|from| read(&h, from + latency));
+            assert_eq!(bus, [100, 101, 101], "{number}");
+            // No cache below has an MSHR in use for it before.
+            for other in [&mut h.l1i, &mut h.l1d, &mut h.l2, &mut h.llc] {
+                let mut most = (900..begins + taken).map(|at| other.mshrs.in_use(at));
+                assert!(most.all(|used| used <= 1), "{number}");
+                assert_eq!(other.mshrs.in_use(999), 0, "{number}");
+            }
         }
     }
 

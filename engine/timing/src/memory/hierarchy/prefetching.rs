@@ -1,9 +1,10 @@
 //! The hierarchy's part in data prefetching: who has prefetchers, and what a prefetch does.
 //!
 //! A prefetch is a request like any other: it takes an MSHR of its cache and of those below, waits for those
-//! below, and takes its share of banks and buses. But it does not wait for an MSHR of its own cache: if none
-//! is free it is given up. The line comes in as the most recently used, with a mark by which its first use,
-//! or its going unused, is counted.
+//! below, and takes its share of banks and buses. But if no MSHR of its own cache is free when it is made, it is
+//! given up. Where one is free then, but not until the line is there, because an older instruction's request
+//! has it from a later cycle on, it goes on behind that one. The line comes in as the most recently used, with
+//! a mark by which its first use, or its going unused, is counted.
 
 use flatwalk_paging::Hpa;
 
@@ -164,17 +165,14 @@ impl Hierarchy {
         if level.mshrs.earliest(at) > at {
             return Prefetched::Dropped;
         }
-        let frontiers = (self.frontier, self.frontier);
         match into {
             Prefetching::L1d => {
-                let below = self.access_l2(line, at, false, Requester::Prefetch);
-                let ready = self.l1d.book(line, (at, at), below.ready, frontiers);
-                self.fill_l1(Requester::Prefetch, line, false, true, ready);
+                self.access_missing(line, at, false, Requester::Prefetch);
             }
             Prefetching::L2 => {
-                let below = self.access_llc(line, at, Requester::Prefetch);
-                let ready = self.l2.book(line, (at, at), below.ready, frontiers);
-                self.fill_l2(line, false, false, true, ready);
+                let owner = self.look_up_llc(line, Requester::Prefetch);
+                let plan = self.plan_l2(line, owner, at);
+                self.carry_out(line, owner, &plan, false, Requester::Prefetch);
             }
         }
         self.level(into).cache.set_mark(line, by as u8 + 1);
