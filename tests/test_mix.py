@@ -328,6 +328,10 @@ def test_what_was_judged_of_each_program_is_said() -> None:
     )
     cut = sampled(0, 1.0) | {"cut_short": "the trace was cut off"}
     assert judged.mix_words(["a"], [cut]).endswith(": a, all 0 instructions until the trace was cut off.")
+    stopped = {**part, "cut_short": "the run was stopped by --time 2"}
+    assert judged.mix_words(["a"], [cast("Sampling", stopped)]).endswith(
+        ": a, instructions 0 to 50 k until the run was stopped by --time 2."
+    )
     assert judged.mix_words(["a"], [cast("Sampling", part)]) == (
         "Judged: one part of each program, so no interval can be given: a, instructions 0 to 50 k."
     )

@@ -90,7 +90,14 @@ def test_changes(value: float, text: str) -> None:
 
 @pytest.mark.parametrize(
     ("value", "text"),
-    [(0.5, "50 %"), (0.052, "5.2 %"), (0.0001, "under 0.1 %"), (0.0, "0 %"), (0.0994, "9.9 %")],
+    [
+        (0.5, "50 %"),
+        (0.052, "5.2 %"),
+        (0.0001, "under 0.1 %"),
+        (0.0, "0 %"),
+        (0.0994, "9.9 %"),
+        (0.09998, "10 %"),
+    ],
 )
 def test_shares(value: float, text: str) -> None:
     assert units.percent(value) == text

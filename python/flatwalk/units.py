@@ -130,7 +130,7 @@ def percent(share: float) -> str:
         return "0 %"
     if abs(share) < 0.001:
         return "under 0.1 %"
-    return f"{share:.0%}".replace("%", " %") if share >= 0.1 else f"{share:.1%}".replace("%", " %")
+    return f"{share:.0%}".replace("%", " %") if share >= 0.0995 else f"{share:.1%}".replace("%", " %")
 
 
 def several(number: int, noun: str) -> str:

@@ -191,7 +191,7 @@ def _program_words(sampling: Sampling) -> str:
     # One part has its warm-up behind where it begins; windows that leave nothing out, before the first.
     if total is None or start + warmup + measured <= total:
         start += warmup
-    return _stretch(start, start + measured)
+    return _stretch(start, start + measured) + _cut_words(sampling)
 
 
 def _stretch(first: int, end: int) -> str:
