@@ -54,41 +54,45 @@ use crate::system::{Handled, System};
 const FORWARDING: usize = 512;
 
 /// A queue of bounded length that is entered and left in order: the cycle in which each of the last
-/// `n` entries is left.
+/// entries is left, twice as many as have room at a time.
 #[derive(Clone, Debug)]
 struct Queue {
+    entries: usize,
     leaves: Vec<u64>,
+    /// Where the next one's goes.
     next: usize,
+    /// Where that one's is whose place the next one takes.
+    before: usize,
 }
 
 impl Queue {
     fn new(entries: u32) -> Self {
-        Self { leaves: vec![0; entries as usize], next: 0 }
+        let entries = entries as usize;
+        Self { entries, leaves: vec![0; 2 * entries], next: 0, before: entries }
     }
 
     /// The cycle from which on there is room for one more.
     #[inline]
     fn room(&self) -> u64 {
-        self.leaves[self.next]
+        self.leaves[self.before]
     }
 
-    /// The same for the one that comes after `ahead` others. 0 if it needs the place of one that is
-    /// forgotten; the end of time if it needs that of one that has not entered.
+    /// The same for the one that comes after `ahead` others, or if that is less than 0 for one that came before
+    /// the next. 0 if it needs the place of one that is forgotten; the end of time if it needs that of one that
+    /// has not entered.
     fn room_after(&self, ahead: i64) -> u64 {
-        match usize::try_from(ahead) {
+        match usize::try_from(ahead + self.entries as i64) {
             Err(_) => 0,
-            Ok(ahead) if ahead >= self.leaves.len() => u64::MAX,
-            Ok(ahead) => self.leaves[(self.next + ahead) % self.leaves.len()],
+            Ok(places) if places >= 2 * self.entries => u64::MAX,
+            Ok(places) => self.leaves[(self.next + places) % self.leaves.len()],
         }
     }
 
     #[inline]
     fn push(&mut self, leaves: u64) {
         self.leaves[self.next] = leaves;
-        self.next += 1;
-        if self.next == self.leaves.len() {
-            self.next = 0;
-        }
+        let following = |place| if place + 1 == self.leaves.len() { 0 } else { place + 1 };
+        (self.next, self.before) = (following(self.next), following(self.before));
     }
 }
 
@@ -911,6 +915,20 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
+
+    #[test]
+    fn a_queue_knows_whose_place_is_taken() {
+        let mut queue = Queue::new(3);
+        assert_eq!((queue.room(), queue.room_after(2), queue.room_after(3)), (0, 0, u64::MAX));
+        for leaves in (10..=70).step_by(10) {
+            queue.push(leaves);
+        }
+        // The next one takes the place of the third last, which leaves in cycle 50.
+        assert_eq!(queue.room(), 50);
+        let after = [3, 2, 1, 0, -1, -2, -3].map(|ahead| queue.room_after(ahead));
+        assert_eq!(after, [u64::MAX, 70, 60, 50, 40, 30, 20]);
+        assert_eq!(queue.room_after(-4), 0, "who left in cycle 10 is forgotten");
+    }
 
     proptest! {
         #[test]

@@ -43,8 +43,8 @@ use crate::mmu::event::Request;
 const BODIES: usize = 4096;
 /// Bodies that are being learnt at once: of branches within one another.
 const LEARNING: usize = 4;
-/// Runs at once. One that would be another is left out.
-const RUNS: usize = 8;
+/// Runs at once. One that would be another is left out; a window has few more mispredicted branches.
+const RUNS: usize = 64;
 /// When what depends on an unknown register is ready.
 const NEVER: u64 = u64::MAX >> 1;
 

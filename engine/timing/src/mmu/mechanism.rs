@@ -15,10 +15,10 @@ use serde_json::{Map, Value};
 use crate::counts::Visitor;
 use crate::memory::hierarchy::{Hierarchy, Served};
 use crate::memory::reader::{MemoryPort, Port};
-use crate::memory::slots::Slots;
 use crate::mmu::event::{Found, Read, ReadCount, Request, Stopped, WalkObserver};
 use crate::mmu::tlb::{Tlb, Translation};
 use crate::mmu::walker::Walker;
+use crate::mmu::walkers::Walkers;
 use crate::system::System;
 
 /// Which hooks a mechanism has.
@@ -78,7 +78,7 @@ pub struct Miss<'a> {
     /// The mechanisms that are parts of it; none where one of them is called.
     pub(super) parts: &'a mut [Box<dyn Mechanism>],
     /// When walkers are in use.
-    pub walkers: &'a mut Slots,
+    pub walkers: &'a mut Walkers,
     /// No request will be made any more for a cycle before this.
     pub frontier: u64,
     /// The tables, and the operating system.
@@ -91,7 +91,7 @@ pub struct Miss<'a> {
 
 impl Miss<'_> {
     /// Walks for `address` on behalf of a prefetcher from cycle `at` on, if a page walker is free
-    /// then and needs no software. Its reads go to memory like any walk's and are counted in the answer,
+    /// then for as long as walks take, and needs no software. Its reads go to memory like any walk's and are counted in the answer,
     /// not among those of the miss; segments within the walker count it neither. A walk that finds nothing
     /// raises no fault.
     pub fn prefetch_walk(&mut self, address: Gva, at: u64) -> Option<(Found, u64)> {
@@ -576,7 +576,9 @@ mod tests {
         let request = Request { address: Gva::new(DATA), kind: AccessKind::Load, at: 990 };
         let mut log = ReadCount::default();
         let (mut miss, _) = mmu.miss(request, system, &mut **caches, &mut log);
-        let (found, read) = miss.prefetch_walk(Gva::new(DATA), 990).expect("one is free");
+        // Walks have taken an eighth of these 1000 cycles on average, as far as is known.
+        assert!(miss.prefetch_walk(Gva::new(DATA), 1000 - 124).is_none());
+        let (found, read) = miss.prefetch_walk(Gva::new(DATA), 1000 - 125).expect("one is free");
         // The page-walk cache for 1 cycle, and four reads of 142: too long for what is left until 1000.
         assert_eq!((read, found.ready), (4, 2000 + 1 + 4 * 142));
         // There is one walker at any time, and none left to who begins while it is used.

@@ -14,6 +14,7 @@ pub mod statistics;
 pub mod timeline;
 pub mod tlb;
 pub mod walker;
+mod walkers;
 
 use flatwalk_os::OsError;
 use flatwalk_paging::{
@@ -23,7 +24,6 @@ use flatwalk_paging::{
 use crate::config::machine::Machine;
 use crate::counts::Visitor;
 use crate::memory::reader::{MemoryPort, NoClock, TableReader};
-use crate::memory::slots::Slots;
 use crate::mmu::blame::Blame;
 use crate::mmu::event::{Found, ReadCount, Request, Stopped, WalkLog, WalkObserver};
 use crate::mmu::mechanism::{Hooks, Mechanism, Miss};
@@ -31,6 +31,7 @@ use crate::mmu::statistics::WalkStatistics;
 use crate::mmu::timeline::Timeline;
 use crate::mmu::tlb::{Tlb, Translation};
 use crate::mmu::walker::Walker;
+use crate::mmu::walkers::Walkers;
 use crate::system::{Flushes, Handled, System};
 
 /// A translation and when it is known.
@@ -70,7 +71,7 @@ pub struct Mmu {
     l1i: Tlb,
     l2: Tlb,
     walker: Walker,
-    walkers: Slots,
+    walkers: Walkers,
     free: Option<Free>,
     mechanisms: Vec<Box<dyn Mechanism>>,
     /// How many of them are parts of the walker. These come first.
@@ -121,7 +122,7 @@ impl Mmu {
             l2: Tlb::new(&machine.tlb.l2, geometry),
             // What reads of free walks cost is no matter, and nobody asks caches.
             walker: if free { walker.without_caches() } else { walker },
-            walkers: Slots::new(machine.walker.concurrent),
+            walkers: Walkers::new(machine.walker.concurrent),
             free: free.then(|| Free { known: Vec::new() }),
             mechanisms,
             parts,

@@ -3,7 +3,7 @@
 mod blame;
 mod cores;
 mod kernels;
-mod misses;
+mod limits;
 mod mistakes;
 mod operands;
 mod predictions;

@@ -93,6 +93,15 @@ impl Level {
         }
     }
 
+    /// What a look-up would find; nothing changes.
+    pub(super) fn peek(&self, line: Line) -> Found {
+        match (self.cache.mark(line), self.outstanding.last(line)) {
+            (None, _) => Found::Nowhere,
+            (Some(_), None) => Found::Here,
+            (Some(_), Some(miss)) => Found::OnItsWay(miss),
+        }
+    }
+
     /// What is found of a line that was on its way when it was last looked at.
     #[inline(never)]
     fn found_pending(&mut self, line: Line, frontier: u64) -> Found {

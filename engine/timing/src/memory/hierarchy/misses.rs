@@ -8,7 +8,7 @@
 //! that a request takes belongs to the one cycle in which it goes on.
 
 use super::level::{Found, Level};
-use super::{Hierarchy, Requester, Response, Served};
+use super::{Hierarchy, Prefetching, Requester, Response, Served};
 use crate::memory::dram::Read;
 use crate::memory::line::Line;
 use crate::memory::mshrs::Fit;
@@ -100,6 +100,39 @@ impl Hierarchy {
             Found::OnItsWay(miss) => Owner::Llc(Some(miss)),
             Found::Nowhere => Owner::Memory { llc_cycles: self.llc.latency },
         }
+    }
+
+    /// Who has a line that `level` does not have; nothing changes.
+    fn peek_below(&self, level: Prefetching, line: Line) -> Owner {
+        if level == Prefetching::L1d {
+            match self.l2.peek(line) {
+                Found::Here => return Owner::L2(None),
+                Found::OnItsWay(miss) => return Owner::L2(Some(miss)),
+                Found::Nowhere => {}
+            }
+        }
+        match self.llc.peek(self.owned(line)) {
+            found if self.is_modified_elsewhere(line) => Owner::OtherCore(found),
+            Found::Here => Owner::Llc(None),
+            Found::OnItsWay(miss) => Owner::Llc(Some(miss)),
+            Found::Nowhere => Owner::Memory { llc_cycles: self.llc.latency },
+        }
+    }
+
+    /// Whether a request for a line that `level` does not have would go on at once: whether one of its MSHRs is
+    /// free from `at` on until the line is there. Nothing changes.
+    pub(super) fn goes_on_at_once(&mut self, level: Prefetching, line: Line, at: u64) -> bool {
+        if self.level(level).mshrs.earliest(at) > at {
+            return false;
+        }
+        let owner = self.peek_below(level, line);
+        let going = match level {
+            Prefetching::L1d => {
+                Some(self.plan_first_level_miss(line, owner, at, Requester::Prefetch).0)
+            }
+            Prefetching::L2 => self.plan_l2(line, owner, at).l2,
+        };
+        going.is_none_or(|going| going.fit.start == at)
     }
 
     /// A request that asks L2 for a line of `owner` at cycle `at`.

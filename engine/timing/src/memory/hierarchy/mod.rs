@@ -282,12 +282,9 @@ impl Hierarchy {
     /// L2 or the last-level cache has the line, or another core has written it.
     fn is_cached_below(&mut self, line: Line) -> bool {
         let owned = self.owned(line);
-        let has_written = |other: &Private| {
-            [&other.l1d, &other.l2].iter().any(|level| level.cache.is_modified(line))
-        };
         self.l2.cache.contains(line)
             || self.llc.cache.contains(owned)
-            || self.others.iter().any(has_written)
+            || self.is_modified_elsewhere(line)
     }
 
     /// Those that watch L2 and the last-level cache see a look-up for a translation.
@@ -334,11 +331,12 @@ impl Hierarchy {
     /// Asks for the line of `address` at cycle `at` where the walker's reads enter, unless that would
     /// have to wait for an MSHR. False if so.
     pub fn prefetch(&mut self, address: Hpa, at: u64) -> bool {
-        let level = match self.walker_entry {
-            WalkerEntry::L1d => &mut self.l1d,
-            WalkerEntry::L2 => &mut self.l2,
+        let line = Line::of(address);
+        let (level, of) = match self.walker_entry {
+            WalkerEntry::L1d => (&mut self.l1d, Prefetching::L1d),
+            WalkerEntry::L2 => (&mut self.l2, Prefetching::L2),
         };
-        if !level.cache.contains(Line::of(address)) && level.mshrs.earliest(at) > at {
+        if !level.cache.contains(line) && !self.goes_on_at_once(of, line, at) {
             return false;
         }
         self.access(address, at, false, Requester::Walker);
@@ -659,23 +657,15 @@ mod tests {
             Hpa::new(line.0 << LINE_SHIFT)
         }
         // Which cache has one MSHR, a request that needs it, and the latency before memory is asked.
-        let levels: [(Of, Ask, u64); 9] = [
+        let by_data =
+            |h: &mut Hierarchy, line, at| _ = h.access(address(line), at, false, Requester::Data);
+        let levels: [(Of, Ask, u64); 6] = [
             (
                 |h| &mut h.l1i,
                 |h, line, at| _ = h.access(address(line), at, false, Requester::Fetch),
                 42,
             ),
-            (
-                |h| &mut h.l1d,
-                |h, line, at| _ = h.access(address(line), at, false, Requester::Data),
-                42,
-            ),
-            (|h| &mut h.l1d, |h, line, at| _ = h.prefetch(address(line), at), 42),
-            (
-                |h| &mut h.l1d,
-                |h, line, at| _ = h.prefetch_data(Prefetching::L1d, address(line), at, 0),
-                42,
-            ),
+            (|h| &mut h.l1d, by_data, 42),
             (
                 |h| &mut h.l1d,
                 |h, line, at| _ = h.read_translations(address(line), at, false, true),
@@ -687,11 +677,6 @@ mod tests {
                 0,
             ),
             (|h| &mut h.l2, |h, line, at| _ = h.access_l2(line, at, false, Requester::Data), 42),
-            (
-                |h| &mut h.l2,
-                |h, line, at| _ = h.prefetch_data(Prefetching::L2, address(line), at, 0),
-                42,
-            ),
             (|h| &mut h.llc, |h, line, at| _ = h.access_llc(line, at), 42),
         ];
         for (number, (level, ask, latency)) in levels.into_iter().enumerate() {
@@ -731,6 +716,29 @@ mod tests {
         // at 1, begins at 147.
         assert_eq!([ask(1, 0), ask(2, 0)], [147, 147 + 7]);
         assert_eq!([ask(3, 1), ask(3, 2)], [147 + 147; 2]);
+    }
+
+    #[test]
+    fn a_prefetch_is_given_up_where_no_mshr_is_free_until_its_line_is_there() {
+        for into in [Prefetching::L1d, Prefetching::L2] {
+            let mut h = hierarchy();
+            // No two in a set, from which a prefetched line could go.
+            let address = |line: u64| line << 20 | line << LINE_SHIFT;
+            h.l2.mshrs = Mshrs::new(2);
+            // Both MSHRs are in use from 1000 to 1142, and one of them from 2000 on.
+            for (line, at) in [(1, 1000), (2, 1000), (3, 2000)] {
+                read(&mut h, address(line), at, Requester::Data);
+            }
+            let mut prefetch =
+                |line: u64, at| h.prefetch_data(into, Hpa::new(address(line)), at, 0);
+            assert_eq!(prefetch(4, 900), Prefetched::Dropped, "{into:?}");
+            assert_eq!(prefetch(4, 858), Prefetched::Issued, "until 1000");
+            assert_eq!(prefetch(5, 1900), Prefetched::Issued, "there is the other one");
+            assert_eq!(prefetch(6, 1900), Prefetched::Dropped);
+            // The walker's are of L1D here.
+            assert!(!h.prefetch(Hpa::new(address(7)), 900));
+            assert!(h.prefetch(Hpa::new(address(7)), 857), "and the other one of those, too");
+        }
     }
 
     #[test]

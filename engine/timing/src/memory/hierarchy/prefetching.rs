@@ -1,10 +1,9 @@
 //! The hierarchy's part in data prefetching: who has prefetchers, and what a prefetch does.
 //!
 //! A prefetch is a request like any other: it takes an MSHR of its cache and of those below, waits for those
-//! below, and takes its share of banks and buses. But if no MSHR of its own cache is free when it is made, it is
-//! given up. Where one is free then, but not until the line is there, because an older instruction's request
-//! has it from a later cycle on, it goes on behind that one. The line comes in as the most recently used, with
-//! a mark by which its first use, or its going unused, is counted.
+//! below, and takes its share of banks and buses. But it does not wait for an MSHR of its own cache: if none is
+//! free from when it is made until the line is there, it is given up. The line comes in as the most recently
+//! used, with a mark by which its first use, or its going unused, is counted.
 
 use flatwalk_paging::Hpa;
 
@@ -109,7 +108,7 @@ impl Hierarchy {
         self.prefetches
     }
 
-    fn level(&mut self, of: Prefetching) -> &mut Level {
+    pub(super) fn level(&mut self, of: Prefetching) -> &mut Level {
         match of {
             Prefetching::L1d => &mut self.l1d,
             Prefetching::L2 => &mut self.l2,
@@ -162,7 +161,7 @@ impl Hierarchy {
         if is_there {
             return Prefetched::Redundant;
         }
-        if level.mshrs.earliest(at) > at {
+        if !self.goes_on_at_once(into, line, at) {
             return Prefetched::Dropped;
         }
         match into {

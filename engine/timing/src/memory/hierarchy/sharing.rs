@@ -150,6 +150,14 @@ impl Hierarchy {
         self.l1d.cache.is_modified(line) || self.l2.cache.is_modified(line)
     }
 
+    /// True if another core has written the line.
+    pub(super) fn is_modified_elsewhere(&self, line: Line) -> bool {
+        let has_written = |other: &Private| {
+            [&other.l1d, &other.l2].iter().any(|level| level.cache.is_modified(line))
+        };
+        self.others.iter().any(has_written)
+    }
+
     pub(super) fn invalidate_others(&mut self, line: Line) {
         for Private { l1i, l1d, l2, .. } in &mut self.others {
             for level in [l1i, l1d, l2] {

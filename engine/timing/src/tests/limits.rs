@@ -1,0 +1,94 @@
+//! Relations between whole runs that hold whatever a program does: more of what limits it costs nothing, and
+//! what cannot be full is not waited for.
+
+use std::ops::ControlFlow;
+
+use super::testing::{Scenario, scheme, shipped_machine};
+use crate::config::machine::Machine;
+use crate::{Limits, RunResult, simulate};
+
+/// So many instructions of a workload of a size, after a third of as many.
+fn run(machine: Machine, (workload, bytes): (&str, u64), instructions: u64) -> RunResult {
+    let scenario = Scenario { machine, ..Scenario::new(scheme(4, &[])) };
+    let arguments = flatwalk_workloads::Arguments::new(bytes, 1);
+    let source = flatwalk_workloads::open(workload, &arguments).unwrap();
+    let instructions = Some(instructions);
+    let limits = Limits { warmup: 20_000, instructions, ..Limits::default() };
+    let go_on = &mut |_| ControlFlow::Continue(());
+    let configurations = vec![scenario.configuration()];
+    simulate(source, configurations, &limits, 1, 1, go_on).unwrap().runs.remove(0)
+}
+
+const RANDOM: (&str, u64) = ("random", 16 << 20);
+
+/// Machine `name` with windows of these sizes, and queues as long as the longest.
+fn windows<const N: usize>(name: &str, sizes: [u32; N]) -> [Machine; N] {
+    sizes.map(|window| {
+        let mut machine = shipped_machine(name);
+        let core = machine.core.as_mut().unwrap();
+        (core.window, core.load_queue, core.store_queue) = (window, 896, 896);
+        machine
+    })
+}
+
+/// Cycles of all, of which none is to have more than `most` times those of the one before.
+fn assert_no_dearer<const N: usize>(runs: [RunResult; N], most: f64) {
+    let cycles = runs.map(|run| run.cycles.unwrap() as f64);
+    let pairs = cycles.iter().zip(&cycles[1..]);
+    assert!(pairs.clone().all(|(before, after)| *after < most * before), "{cycles:?}");
+}
+
+#[test]
+fn l2_is_never_waited_for_where_all_requests_hold_mshrs_of_an_l1_cache() {
+    let [small, large] = [None, Some(254)].map(|mshrs| {
+        let mut machine = shipped_machine("skylake-server");
+        let [l1i, l1d, l2, llc] =
+            [&mut machine.l1i, &mut machine.l1d, &mut machine.l2, &mut machine.llc]
+                .map(|cache| cache.as_mut().unwrap());
+        let enough = mshrs.unwrap_or(l1i.mshrs + l1d.mshrs);
+        (l2.mshrs, llc.mshrs) = (enough, enough);
+        run(machine, RANDOM, 60_000)
+    });
+    let waits = |run: &RunResult| -> Vec<u64> {
+        run.caches.iter().map(|cache| cache.mshr_wait_cycles).collect()
+    };
+    assert!(waits(&small)[1] > 1_000_000, "{:?}", waits(&small));
+    assert_eq!(waits(&small)[2..], [0, 0]);
+    assert_eq!((waits(&small), small.cycles), (waits(&large), large.cycles));
+}
+
+#[test]
+fn a_larger_window_costs_nothing() {
+    // Another order of rows costs a little, and gains as much.
+    for (machine, workload) in
+        [("skylake-server", RANDOM), ("golden-cove", RANDOM), ("golden-cove", ("gups", 256 << 20))]
+    {
+        let sizes = windows(machine, [224, 448, 896, 1792]);
+        assert_no_dearer(sizes.map(|machine| run(machine, workload, 100_000)), 1.005);
+    }
+}
+
+#[test]
+fn more_page_walkers_cost_nothing() {
+    let runs = [2, 4, 8, 16, 64].map(|walkers| {
+        let [mut machine] = windows("skylake-server", [1792]);
+        machine.l1d.as_mut().unwrap().mshrs = 8;
+        machine.walker.concurrent = walkers;
+        run(machine, ("gups", 1 << 30), 100_000)
+    });
+    assert_no_dearer(runs, 1.005);
+}
+
+#[test]
+fn a_load_queue_longer_than_the_window_is_as_good_as_one_of_its_length() {
+    for name in ["golden-cove", "zen4", "xeon-w-2195"] {
+        let [as_long, longer] = [1, 8].map(|times| {
+            let mut machine = shipped_machine(name);
+            let core = machine.core.as_mut().unwrap();
+            assert!(core.reconvergence_instructions > Some(0));
+            (core.load_queue, core.store_queue) = (times * core.window, times * core.window);
+            run(machine, ("graphbig-bfs", 64 << 20), 100_000).cycles
+        });
+        assert_eq!(as_long, longer, "{name}");
+    }
+}
