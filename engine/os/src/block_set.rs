@@ -1,6 +1,6 @@
 //! Sets of numbers, as bits under a 64-ary tree of summaries: every operation takes a few words.
 
-/// A set of block numbers with a fast minimum: level 0 has one bit per block, each level above one
+/// A set of block numbers with a fast minimum and maximum: level 0 has one bit per block, each level above one
 /// bit per non-zero word of the level below.
 pub(crate) struct BlockSet {
     pub(crate) levels: Vec<Vec<u64>>,
@@ -55,5 +55,13 @@ impl BlockSet {
             .iter()
             .rev()
             .fold(0, |word, level| word << 6 | u64::from(level[word as usize].trailing_zeros()))
+    }
+
+    /// The highest member. The set must not be empty.
+    pub(crate) fn last(&self) -> u64 {
+        self.levels
+            .iter()
+            .rev()
+            .fold(0, |word, level| word << 6 | u64::from(level[word as usize].ilog2()))
     }
 }

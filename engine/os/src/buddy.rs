@@ -113,13 +113,26 @@ impl Buddy {
     /// Takes a free block of 2^`order` frames and returns its first frame. `None` where there is none,
     /// or where [`Buddy::fail_large_allocations`] makes it fail.
     pub fn allocate(&mut self, order: u32) -> Option<u64> {
-        if order >= LARGE_ORDER
-            && let Some(failure) = &mut self.failure
-            && failure.random.unit() < failure.probability
-        {
-            return None;
-        }
-        self.allocate_if_any(order)
+        if self.fails(order) { None } else { self.allocate_if_any(order) }
+    }
+
+    /// Whether an allocation of `order` is drawn to fail.
+    pub(crate) fn fails(&mut self, order: u32) -> bool {
+        order >= LARGE_ORDER
+            && self
+                .failure
+                .as_mut()
+                .is_some_and(|failure| failure.random.unit() < failure.probability)
+    }
+
+    /// The block of 2^`order` frames at the highest address, without random failures.
+    pub(crate) fn allocate_highest(&mut self, order: u32) -> Option<u64> {
+        let orders = (order..=MAX_ORDER).filter(|order| self.available >> order & 1 != 0);
+        let ends = orders.map(|order| (self.free[order as usize].last() + 1 << order, order));
+        let (end, from) = ends.max()?;
+        let frame = end - (1 << order);
+        self.take_part(frame, from, order);
+        Some(frame)
     }
 
     /// [`Buddy::allocate`] without random failures.
@@ -293,7 +306,7 @@ impl Buddy {
     /// From now on frames come from where `placement` says, drawn from `seed`.
     pub fn place(&mut self, placement: Placement, seed: u64) {
         let of = match placement {
-            Placement::Compact => None,
+            Placement::Compact | Placement::Apart => None,
             Placement::Scattered => Some(Place::Block),
             Placement::Permuted => Some(Place::Window { start: 0 }),
             Placement::Scattered4k => Some(Place::Half),

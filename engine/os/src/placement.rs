@@ -15,6 +15,9 @@ pub enum Placement {
     Scattered,
     /// From the lowest address on, as in memory that has just been started with.
     Compact,
+    /// Data from the lowest address on, and page tables in the highest 1 GiB: where data lies, and with it
+    /// what memory's banks and rows make of it, does not depend on the tables.
+    Apart,
     /// Each 4 KiB frame drawn at random from the lowest 1 GiB that is not full: without gaps, but
     /// in no order.
     Permuted,

@@ -86,7 +86,7 @@ fn run(
         fragmentation: 0.0,
         host_large_pages: 0,
         guest_frames: Placement::Compact,
-        frames: Placement::Compact,
+        frames: Placement::Apart,
         mode,
         context_switch_ms: None,
         memory_bytes: None,

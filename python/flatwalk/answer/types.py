@@ -16,7 +16,7 @@ class RunResult(TypedDict):
     thp: Literal["always", "madvise", "never"] | None
     fragmentation: float
     host_large_pages: int | None
-    guest_frames: Literal["scattered", "compact", "permuted", "scattered_4k"] | None
+    guest_frames: Literal["scattered", "compact", "apart", "permuted", "scattered_4k"] | None
     mode: Literal["timing", "functional"]
     seed: int
     threads: int
@@ -497,8 +497,8 @@ class RunConfiguration(TypedDict):
     thp: Literal["always", "madvise", "never"] | None
     fragmentation: float
     host_large_pages: int
-    guest_frames: Literal["scattered", "compact", "permuted", "scattered_4k"]
-    frames: Literal["scattered", "compact", "permuted", "scattered_4k"]
+    guest_frames: Literal["scattered", "compact", "apart", "permuted", "scattered_4k"]
+    frames: Literal["scattered", "compact", "apart", "permuted", "scattered_4k"]
     mode: Literal["timing", "functional"]
     context_switch_ms: float | None
     memory_bytes: int | None

@@ -207,7 +207,7 @@ _SOURCES = {
     "thp": ("--thp", "give always, madvise or never, and no --large-pages"),
     "fragmentation": ("--fragmentation", "give a share from 0 to 1"),
     "host_large_pages": ("--host-large-pages", "give a whole number from 0 to 100"),
-    "guest_frames": ("--guest-frames", "give scattered, compact, permuted or scattered_4k"),
+    "guest_frames": ("--guest-frames", "give scattered, compact, apart, permuted or scattered_4k"),
     "mode": (
         "--machine and --mode",
         "give timing or functional; where nothing can be timed, --mode functional",

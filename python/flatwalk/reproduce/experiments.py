@@ -56,7 +56,7 @@ def _series(table: dict[str, Any]) -> Series:
         mode=table.get("mode", "timing"),
         host_large_pages=table.get("host_large_pages", 0),
         guest_frames=table.get("guest_frames", "scattered"),
-        frames=table.get("frames", "compact"),
+        frames=table.get("frames", "apart"),
         fragmentation=float(table.get("fragmentation", 0.0)),
     )
 

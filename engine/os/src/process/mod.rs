@@ -46,6 +46,7 @@ use crate::frames::Frames;
 use crate::memory::PhysicalMemory;
 use crate::metered_memory::{MeteredMemory, Work};
 use crate::ordered::OrderedNodes;
+use crate::placement::Placement;
 use crate::policy::{Policy, PolicyShape};
 use crate::vma::{AddressSpace, Pages};
 use crate::windows::Windows;
@@ -257,7 +258,8 @@ fn metered_memory<A: Physical>(configuration: &Configuration) -> Result<MeteredM
     buddy.fragment(fragmentation, configuration.seed);
     buddy.fail_large_allocations(failure, !configuration.seed);
     buddy.place(configuration.placement, configuration.seed.rotate_left(32));
-    Ok(MeteredMemory::new(physical, Frames::new(buddy)))
+    let tables_last = configuration.placement == Placement::Apart;
+    Ok(MeteredMemory::new(physical, Frames::new(buddy, tables_last)))
 }
 
 /// Memory for data and tables. What is reserved ends it at a whole block of the largest size, if there is one: the

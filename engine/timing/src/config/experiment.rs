@@ -9,7 +9,7 @@ use flatwalk_os::Placement;
 use schemars::JsonSchema;
 use serde_json::Value;
 
-use super::run::compact;
+use super::run::apart;
 
 /// One experiment: runs, and claims about them.
 #[derive(Clone, Debug, PartialEq, JsonSchema)]
@@ -82,7 +82,7 @@ pub struct Series {
     #[schemars(default)]
     pub guest_frames: Placement,
     /// Where the machine's own frames lie in its memory: the process's, or the host's.
-    #[schemars(default = "compact")]
+    #[schemars(default = "apart")]
     pub frames: Placement,
     /// Share of physical 2 MiB blocks that cannot be had whole.
     #[schemars(default, range(min = 0, max = 1))]

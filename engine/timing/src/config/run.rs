@@ -53,7 +53,7 @@ pub struct RunConfiguration {
     #[serde(default)]
     pub guest_frames: Placement,
     /// Where the machine's own frames lie in its memory: the process's, or the host's.
-    #[serde(default = "compact")]
+    #[serde(default = "apart")]
     pub frames: Placement,
     /// What is computed.
     pub mode: Mode,
@@ -72,8 +72,8 @@ pub struct RunConfiguration {
 }
 
 /// Where the machine's own frames lie, if nothing else is said.
-pub(super) fn compact() -> Placement {
-    Placement::Compact
+pub(super) fn apart() -> Placement {
+    Placement::Apart
 }
 
 /// Cores that threads run on, where a machine does not say how many it has.
