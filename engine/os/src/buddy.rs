@@ -128,7 +128,7 @@ impl Buddy {
     /// The block of 2^`order` frames at the highest address, without random failures.
     pub(crate) fn allocate_highest(&mut self, order: u32) -> Option<u64> {
         let orders = (order..=MAX_ORDER).filter(|order| self.available >> order & 1 != 0);
-        let ends = orders.map(|order| (self.free[order as usize].last() + 1 << order, order));
+        let ends = orders.map(|order| ((self.free[order as usize].last() + 1) << order, order));
         let (end, from) = ends.max()?;
         let frame = end - (1 << order);
         self.take_part(frame, from, order);
