@@ -84,7 +84,10 @@ impl Queue {
         match usize::try_from(ahead + self.entries as i64) {
             Err(_) => 0,
             Ok(places) if places >= 2 * self.entries => u64::MAX,
-            Ok(places) => self.leaves[(self.next + places) % self.leaves.len()],
+            Ok(places) => {
+                let place = self.next + places;
+                self.leaves[place.checked_sub(self.leaves.len()).unwrap_or(place)]
+            }
         }
     }
 
