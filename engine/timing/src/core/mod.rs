@@ -57,7 +57,7 @@ const FORWARDING: usize = 512;
 /// entries is left, twice as many as have room at a time.
 #[derive(Clone, Debug)]
 struct Queue {
-    entries: usize,
+    entries: u32,
     leaves: Vec<u64>,
     /// Where the next one's goes.
     next: usize,
@@ -67,8 +67,8 @@ struct Queue {
 
 impl Queue {
     fn new(entries: u32) -> Self {
-        let entries = entries as usize;
-        Self { entries, leaves: vec![0; 2 * entries], next: 0, before: entries }
+        let before = entries as usize;
+        Self { entries, leaves: vec![0; 2 * before], next: 0, before }
     }
 
     /// The cycle from which on there is room for one more.
@@ -81,9 +81,9 @@ impl Queue {
     /// the next. 0 if it needs the place of one that is forgotten; the end of time if it needs that of one that
     /// has not entered.
     fn room_after(&self, ahead: i64) -> u64 {
-        match usize::try_from(ahead + self.entries as i64) {
+        match usize::try_from(ahead + i64::from(self.entries)) {
             Err(_) => 0,
-            Ok(places) if places >= 2 * self.entries => u64::MAX,
+            Ok(places) if places >= self.leaves.len() => u64::MAX,
             Ok(places) => {
                 let place = self.next + places;
                 self.leaves[place.checked_sub(self.leaves.len()).unwrap_or(place)]

@@ -225,10 +225,10 @@ impl Hierarchy {
             self.dram.book_read(read, self.shared_frontier());
         }
         if let Some(going) = plan.llc {
-            let (owned, arrived) = (self.owned(line), self.arrived());
-            self.llc.book(owned, going, arrived);
+            let (shared, arrived) = (self.owned(line), self.arrived());
+            self.llc.book(shared, going, arrived);
             let is_recalled = matches!(owner, Owner::OtherCore(_));
-            self.fill_llc(owned, table, is_recalled, true, ready);
+            self.fill_llc(shared, table, is_recalled, true, ready);
         }
         if let Some(going) = plan.l2 {
             self.l2.book(line, going, self.frontier);
