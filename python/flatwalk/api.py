@@ -574,7 +574,7 @@ def compare(
             to 1.21.
         fragmentation: Share of physical 2 MiB blocks that cannot be had whole, 0 to 1.
         host_large_pages: Per cent of a guest's memory on 2 MiB pages of the host.
-        guest_frames: Where a guest's frames lie: `scattered`, `compact`, `apart`, `permuted` or `scattered_4k`.
+        guest_frames: Where a guest's frames lie: `scattered`, `compact`, `apart`, `permuted`, `scattered_4k`.
         context_switch_ms: Empty TLBs and page-walk caches every so many milliseconds.
         cores: Cores that the program's threads run on, at most; without it, the machine's.
         instructions_per_access: With `addresses`: instructions for each, 1 to 64; one of them loads.

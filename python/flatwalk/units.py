@@ -130,7 +130,12 @@ def percent(share: float) -> str:
         return "0 %"
     if abs(share) < 0.001:
         return "under 0.1 %"
-    return f"{share:.0%}".replace("%", " %") if share >= 0.0995 else f"{share:.1%}".replace("%", " %")
+    return f"{share:.{percent_digits(share)}%}".replace("%", " %")
+
+
+def percent_digits(share: float) -> int:
+    """Digits behind the point of a share in per cent: none if it is, or would be rounded to, 10 % or more."""
+    return 0 if abs(share) >= 0.0995 else 1
 
 
 def several(number: int, noun: str) -> str:

@@ -105,7 +105,7 @@ def words(run: Run, base: Run) -> str:
     if not total:
         return ""
     named = [share for share in every if abs(share.change) >= LEAST_SHARE * abs(total)][:MOST]
-    digits = 0 if abs(total) >= 0.1 else 1
+    digits = units.percent_digits(total)
     sign = 1 if total > 0 else -1
     points = [100 * sign * share.change for share in named]
     *amounts, rest = _rounded([*points, 100 * abs(total) - sum(points)], 100 * abs(total), digits)

@@ -79,7 +79,7 @@ def compare(
         str,
         Option(
             metavar="HOW",
-            help="How a guest's frames lie in its memory: scattered, compact, apart, permuted or scattered_4k.",
+            help="Where a guest's frames lie: scattered, compact, apart, permuted or scattered_4k.",
         ),
     ] = "scattered",
     machine: Annotated[
