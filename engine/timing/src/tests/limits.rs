@@ -3,9 +3,11 @@
 
 use std::ops::ControlFlow;
 
-use super::testing::{Scenario, scheme, shipped_machine};
+use flatwalk_os::Placement;
+
+use super::testing::{Scenario, scheme, shipped, shipped_machine};
 use crate::config::machine::Machine;
-use crate::{Limits, RunResult, simulate};
+use crate::{Limits, RunConfiguration, RunResult, simulate};
 
 /// So many instructions of a workload of a size, after a third of as many.
 fn run(machine: Machine, (workload, bytes): (&str, u64), instructions: u64) -> RunResult {
@@ -90,5 +92,28 @@ fn a_load_queue_longer_than_the_window_is_as_good_as_one_of_its_length() {
             run(machine, ("graphbig-bfs", 64 << 20), 100_000).cycles
         });
         assert_eq!(as_long, longer, "{name}");
+    }
+}
+
+#[test]
+fn nothing_is_faster_than_free_translation() {
+    let shipped = shipped();
+    let scheme = |name: &str| shipped.iter().find(|scheme| scheme.name == name).unwrap().clone();
+    // Arrays that are swept together meet in memory's banks or not, as they lie: alike under all tables.
+    for (workload, mib) in [("stream", 64), ("stream", 96), ("gups", 64), ("graphbig-pr", 64)] {
+        let configurations: Vec<_> = ["ideal", "radix4", "radix5", "fpt", "fpt+ptp", "ecpt"]
+            .map(|name| {
+                let machine = shipped_machine("skylake-server");
+                let scenario = Scenario { machine, ..Scenario::new(scheme(name)) };
+                RunConfiguration { frames: Placement::Apart, ..scenario.configuration() }
+            })
+            .into();
+        let arguments = flatwalk_workloads::Arguments::new(mib << 20, 1);
+        let source = flatwalk_workloads::open(workload, &arguments).unwrap();
+        let limits = Limits { warmup: 100_000, instructions: Some(1_000_000), ..Limits::default() };
+        let go_on = &mut |_| ControlFlow::Continue(());
+        let runs = simulate(source, configurations, &limits, 1, 1, go_on).unwrap().runs;
+        let cycles: Vec<_> = runs.iter().map(|run| run.cycles.unwrap() as f64).collect();
+        assert!(cycles.iter().all(|&its| its > 0.995 * cycles[0]), "{workload}: {cycles:?}");
     }
 }
