@@ -17,6 +17,10 @@ PAPERS = {
 }
 
 
+#: Where a guest's frames, and the machine's own, lie if a series says nothing else.
+GUEST_FRAMES, FRAMES = "scattered", "apart"
+
+
 @dataclass(frozen=True)
 class Series:
     """A machine and conditions; which schemes run on it follows from the points of the claims.

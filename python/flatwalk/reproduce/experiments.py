@@ -13,6 +13,8 @@ from flatwalk.definitions import settings
 from flatwalk.errors import UsageError
 from flatwalk.reproduce import explanations
 from flatwalk.reproduce.claims import (
+    FRAMES,
+    GUEST_FRAMES,
     PAPERS,
     SCALES,
     Claim,
@@ -55,8 +57,8 @@ def _series(table: dict[str, Any]) -> Series:
         changes=table.get("set", {}),
         mode=table.get("mode", "timing"),
         host_large_pages=table.get("host_large_pages", 0),
-        guest_frames=table.get("guest_frames", "scattered"),
-        frames=table.get("frames", "apart"),
+        guest_frames=table.get("guest_frames", GUEST_FRAMES),
+        frames=table.get("frames", FRAMES),
         fragmentation=float(table.get("fragmentation", 0.0)),
     )
 

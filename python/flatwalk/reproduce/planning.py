@@ -18,6 +18,7 @@ from flatwalk.definitions import settings, variations
 from flatwalk.definitions.workload import parse_workload
 from flatwalk.errors import FlatwalkError, UsageError
 from flatwalk.reproduce import printed
+from flatwalk.reproduce.claims import GUEST_FRAMES
 from flatwalk.vm import bench, build, components
 
 if TYPE_CHECKING:
@@ -256,7 +257,7 @@ def job_of(experiment: Experiment, scale: str, selection: Selection) -> Job:
         "fragmentation": series.fragmentation,
         "host_large_pages": series.host_large_pages,
         # Without a guest these decide nothing: runs that differ in them alone are one.
-        "guest_frames": series.guest_frames if "host" in scheme else "scattered",
+        "guest_frames": series.guest_frames if "host" in scheme else GUEST_FRAMES,
         "frames": series.frames,
         "mode": series.mode,
         "memory_bytes": None,

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from flatwalk import units
 from flatwalk.comparison import lengths
 from flatwalk.reproduce import planning, verdicts
-from flatwalk.reproduce.claims import PAPERS, Value
+from flatwalk.reproduce.claims import FRAMES, GUEST_FRAMES, PAPERS, Value
 from flatwalk.reproduce.metrics import METRICS
 from flatwalk.reproduce.verdicts import Outcome, Verdict, conclude, relations
 
@@ -255,9 +255,9 @@ def conditions(experiment: Experiment, scale: str) -> list[str]:
         words = [told.get(series.mode, f"{series.mode} mode on `{series.machine}`")]
         if series.changes:
             words.append(f"with {_changes(series.changes)}")
-        if series.guest_frames != "scattered":
+        if series.guest_frames != GUEST_FRAMES:
             words.append(f"guest frames {series.guest_frames}")
-        if series.frames != "compact":
+        if series.frames != FRAMES:
             words.append(f"frames {series.frames}")
         if series.fragmentation:
             words.append(f"fragmentation {series.fragmentation:g}")
