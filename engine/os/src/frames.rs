@@ -114,13 +114,14 @@ impl Frames {
     /// Frees a block of either kind.
     pub fn free(&mut self, frame: u64, order: u32) {
         let block = frame >> LARGE_ORDER;
-        if !self.set_aside.contains(block) || order >= LARGE_ORDER && !self.tables_last {
+        let is_set_aside = self.set_aside.contains(block);
+        if is_set_aside && self.tables_last {
+            return self.unmovable.free(frame, order);
+        }
+        if order >= LARGE_ORDER || !is_set_aside {
             return self.movable.free(frame, order);
         }
         self.unmovable.free(frame, order);
-        if self.tables_last {
-            return;
-        }
         if self.unmovable.take_large(block << LARGE_ORDER) {
             self.set_aside.remove(block);
             self.movable.free(block << LARGE_ORDER, LARGE_ORDER);

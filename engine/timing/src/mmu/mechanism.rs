@@ -91,9 +91,9 @@ pub struct Miss<'a> {
 
 impl Miss<'_> {
     /// Walks for `address` on behalf of a prefetcher from cycle `at` on, if a page walker is free
-    /// then for as long as walks take, and needs no software. Its reads go to memory like any walk's and are counted in the answer,
-    /// not among those of the miss; segments within the walker count it neither. A walk that finds nothing
-    /// raises no fault.
+    /// then for as long as walks take, and needs no software. Its reads go to memory like any walk's and are
+    /// counted in the answer, not among those of the miss; segments within the walker count it neither. A walk
+    /// that finds nothing raises no fault.
     pub fn prefetch_walk(&mut self, address: Gva, at: u64) -> Option<(Found, u64)> {
         let timed = self.port.is_timed();
         let is_free = !timed || self.walkers.earliest(at) == at;

@@ -9,21 +9,28 @@ use super::testing::{Scenario, scheme, shipped, shipped_machine};
 use crate::config::machine::Machine;
 use crate::{Limits, RunConfiguration, RunResult, simulate};
 
-/// So many instructions of a workload of a size, after a third of as many.
-fn run(machine: Machine, (workload, bytes): (&str, u64), instructions: u64) -> RunResult {
-    let scenario = Scenario { machine, ..Scenario::new(scheme(4, &[])) };
+/// Each of some configurations, for so many instructions of a workload of a size, after so many more.
+fn run_all(
+    configurations: Vec<RunConfiguration>,
+    (workload, bytes): (&str, u64),
+    (warmup, instructions): (u64, u64),
+) -> Vec<RunResult> {
     let arguments = flatwalk_workloads::Arguments::new(bytes, 1);
     let source = flatwalk_workloads::open(workload, &arguments).unwrap();
-    let instructions = Some(instructions);
-    let limits = Limits { warmup: 20_000, instructions, ..Limits::default() };
+    let limits = Limits { warmup, instructions: Some(instructions), ..Limits::default() };
     let go_on = &mut |_| ControlFlow::Continue(());
-    let configurations = vec![scenario.configuration()];
-    simulate(source, configurations, &limits, 1, 1, go_on).unwrap().runs.remove(0)
+    simulate(source, configurations, &limits, 1, 1, go_on).unwrap().runs
+}
+
+/// A table of four levels on a machine.
+fn run(machine: Machine, workload: (&str, u64), instructions: u64) -> RunResult {
+    let scenario = Scenario { machine, ..Scenario::new(scheme(4, &[])) };
+    run_all(vec![scenario.configuration()], workload, (20_000, instructions)).remove(0)
 }
 
 const RANDOM: (&str, u64) = ("random", 16 << 20);
 
-/// Machine `name` with windows of these sizes, and queues as long as the longest.
+/// Machine `name` with windows of these sizes, and queues of 896 entries.
 fn windows<const N: usize>(name: &str, sizes: [u32; N]) -> [Machine; N] {
     sizes.map(|window| {
         let mut machine = shipped_machine(name);
@@ -36,8 +43,8 @@ fn windows<const N: usize>(name: &str, sizes: [u32; N]) -> [Machine; N] {
 /// Cycles of all, of which none is to have more than `most` times those of the one before.
 fn assert_no_dearer<const N: usize>(runs: [RunResult; N], most: f64) {
     let cycles = runs.map(|run| run.cycles.unwrap() as f64);
-    let pairs = cycles.iter().zip(&cycles[1..]);
-    assert!(pairs.clone().all(|(before, after)| *after < most * before), "{cycles:?}");
+    let mut pairs = cycles.iter().zip(&cycles[1..]);
+    assert!(pairs.all(|(before, after)| *after < most * before), "{cycles:?}");
 }
 
 #[test]
@@ -108,11 +115,7 @@ fn nothing_is_faster_than_free_translation() {
                 RunConfiguration { frames: Placement::Apart, ..scenario.configuration() }
             })
             .into();
-        let arguments = flatwalk_workloads::Arguments::new(mib << 20, 1);
-        let source = flatwalk_workloads::open(workload, &arguments).unwrap();
-        let limits = Limits { warmup: 100_000, instructions: Some(1_000_000), ..Limits::default() };
-        let go_on = &mut |_| ControlFlow::Continue(());
-        let runs = simulate(source, configurations, &limits, 1, 1, go_on).unwrap().runs;
+        let runs = run_all(configurations, (workload, mib << 20), (100_000, 1_000_000));
         let cycles: Vec<_> = runs.iter().map(|run| run.cycles.unwrap() as f64).collect();
         assert!(cycles.iter().all(|&its| its > 0.995 * cycles[0]), "{workload}: {cycles:?}");
     }

@@ -27,6 +27,30 @@ pub(super) enum Owner {
     Memory { llc_cycles: u64 },
 }
 
+impl Owner {
+    /// By what L2 has of the line; `None` if that is nothing.
+    #[inline]
+    fn by_l2(found: Found) -> Option<Self> {
+        match found {
+            Found::Here => Some(Self::L2(None)),
+            Found::OnItsWay(miss) => Some(Self::L2(Some(miss))),
+            Found::Nowhere => None,
+        }
+    }
+
+    /// By what the last-level cache has of a line that L2 does not have, and whether another core has written
+    /// it; the cache takes so many cycles.
+    #[inline]
+    fn by_llc(found: Found, is_modified_elsewhere: bool, llc_cycles: u64) -> Self {
+        match found {
+            found if is_modified_elsewhere => Self::OtherCore(found),
+            Found::Here => Self::Llc(None),
+            Found::OnItsWay(miss) => Self::Llc(Some(miss)),
+            Found::Nowhere => Self::Memory { llc_cycles },
+        }
+    }
+}
+
 /// A cache's part of a request that misses there.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Going {
@@ -76,15 +100,11 @@ impl Hierarchy {
         }
         let found = self.l2.look_up(line, write, by, self.frontier);
         self.count_l2_data(by, !matches!(found, Found::Nowhere));
-        match found {
-            Found::Here => Owner::L2(None),
-            Found::OnItsWay(miss) => Owner::L2(Some(miss)),
-            Found::Nowhere => {
-                // What will have to go for the line is looked up there next.
-                self.prefetch_victim_of(line);
-                self.look_up_llc(line, by)
-            }
-        }
+        Owner::by_l2(found).unwrap_or_else(|| {
+            // What will have to go for the line is looked up there next.
+            self.prefetch_victim_of(line);
+            self.look_up_llc(line, by)
+        })
     }
 
     /// The same from the last-level cache on, of a line that L2 does not have.
@@ -94,29 +114,19 @@ impl Hierarchy {
         if self.llc.watched {
             self.llc.watch(line, by == Requester::Walker);
         }
-        match self.llc.look_up(line, is_recalled, by, self.arrived()) {
-            found if is_recalled => Owner::OtherCore(found),
-            Found::Here => Owner::Llc(None),
-            Found::OnItsWay(miss) => Owner::Llc(Some(miss)),
-            Found::Nowhere => Owner::Memory { llc_cycles: self.llc.latency },
-        }
+        let found = self.llc.look_up(line, is_recalled, by, self.arrived());
+        Owner::by_llc(found, is_recalled, self.llc.latency)
     }
 
     /// Who has a line that `level` does not have; nothing changes.
-    fn peek_below(&self, level: Prefetching, line: Line) -> Owner {
-        if level == Prefetching::L1d {
-            match self.l2.peek(line) {
-                Found::Here => return Owner::L2(None),
-                Found::OnItsWay(miss) => return Owner::L2(Some(miss)),
-                Found::Nowhere => {}
-            }
+    pub(super) fn peek_below(&self, level: Prefetching, line: Line) -> Owner {
+        if level == Prefetching::L1d
+            && let Some(owner) = Owner::by_l2(self.l2.peek(line))
+        {
+            return owner;
         }
-        match self.llc.peek(self.owned(line)) {
-            found if self.is_modified_elsewhere(line) => Owner::OtherCore(found),
-            Found::Here => Owner::Llc(None),
-            Found::OnItsWay(miss) => Owner::Llc(Some(miss)),
-            Found::Nowhere => Owner::Memory { llc_cycles: self.llc.latency },
-        }
+        let found = self.llc.peek(self.owned(line));
+        Owner::by_llc(found, self.is_modified_elsewhere(line), self.llc.latency)
     }
 
     /// Whether a request for a line that `level` does not have would go on at once: whether one of its MSHRs is

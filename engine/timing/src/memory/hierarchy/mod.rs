@@ -260,7 +260,8 @@ impl Hierarchy {
     ) -> (Response, bool) {
         let by = Requester::Walker;
         let line = Line::of(address);
-        let bypasses = bypass && !self.is_cached_below(line);
+        let bypasses =
+            bypass && matches!(self.peek_below(Prefetching::L1d, line), Owner::Memory { .. });
         let owner = if bypasses {
             // What is spared is the time of the look-ups; the line fills both caches as any other, and
             // who watches them sees that.
@@ -277,14 +278,6 @@ impl Hierarchy {
             self.plan_l2(line, owner, at)
         };
         (self.carry_out(line, owner, &plan, false, by), bypasses)
-    }
-
-    /// L2 or the last-level cache has the line, or another core has written it.
-    fn is_cached_below(&mut self, line: Line) -> bool {
-        let owned = self.owned(line);
-        self.l2.cache.contains(line)
-            || self.llc.cache.contains(owned)
-            || self.is_modified_elsewhere(line)
     }
 
     /// Those that watch L2 and the last-level cache see a look-up for a translation.
