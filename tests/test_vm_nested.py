@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from flatwalk.errors import FlatwalkError, UsageError
-from flatwalk.vm import build, charts, compiled, components, nested, nested_bench, run
+from flatwalk.vm import build, charts, compiled, components, nested, nested_bench, run, selftests
 from flatwalk.vm.machine import HOST_MODES
 from flatwalk.vm.testing import cases, judging, report
 
@@ -275,6 +275,9 @@ def test_options_that_do_not_fit_are_refused(
         (["--nested", "--modes", "compendia"], "--modes"),
         (["--nested", "--tests", "fork"], "--tests"),
         (["--tests", "kvm-log"], "--tests"),
+        (["--tier", "full", "--tests", "uffd-unit-tests"], "did you mean userfaultfd-units"),
+        (["--tier", "full", "--tests", "sigreturn_64"], "did you mean x86/sigreturn_64"),
+        (["--tests", "kvm-log"], "choose some of asked, cap,"),
     ],
 )
 def test_tests_that_there_are_not_are_refused(
@@ -292,14 +295,17 @@ def test_kvms_own_tests_run_in_each_of_its_modes() -> None:
     assert {(case.failing, case.machine.levels) for case in others} == {(0, 4), (50, 4), (0, 5)}
     for case in (off, *others):
         assert case.machine.cpus > 1
-        assert case.tests == tuple(cases.KVM_SELFTESTS)
+        assert case.tests == tuple(selftests.KVM_SELFTESTS)
         assert case.flattens == (case is not off)
     assert [case.machine.nested for case in cases.of_kvm(["l2l1"])] == ["off", *["l2l1"] * 3]
     # They are on no other machine, where there is no KVM.
     usual = {name for case in cases.of_tier("full") for name in case.tests}
-    assert not usual & cases.KVM_SELFTESTS.keys()
-    built = {name.rpartition("/")[2] for name in components.SELFTESTS.recipe}
-    assert {words.split()[0] for words in cases.KVM_SELFTESTS.values()} <= built
+    assert not usual & selftests.KVM_SELFTESTS.keys()
+    built = set(components.SELFTESTS.recipe)
+    assert all(
+        call.split()[0] in built or f"mm/{call.split()[0]}" in built for call in selftests.SELFTESTS.values()
+    )
+    assert {f"kvm/{words.split()[0]}" for words in selftests.KVM_SELFTESTS.values()} <= built
 
 
 def test_what_ended_on_a_host_is_read_again(tmp_path: Path) -> None:

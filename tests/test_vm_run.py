@@ -339,7 +339,9 @@ def test_own_trees_that_were_built_again_are_other_ones(
     monkeypatch.setattr(build, "find", lambda component, _: tmp_path / component.name)
 
     def made(component: components.Component, text: str, *, name: str = "") -> dict[str, str]:
-        (tmp_path / component.name / (name or component.product)).write_text(text)
+        file = tmp_path / component.name / (name or component.product)
+        file.parent.mkdir(exist_ok=True)
+        file.write_text(text)
         # Each call of the command reads it again.
         cache.digest.cache_clear()
         return report.versions("usual", tmp_path, selftests=True)
@@ -354,7 +356,7 @@ def test_own_trees_that_were_built_again_are_other_ones(
         (components.QEMU, "", "qemu"),
         (components.LINUX, "", "linux"),
         (components.SELFTESTS, "", "selftests"),
-        (components.SELFTESTS, "khugepaged", "selftests"),
+        (components.SELFTESTS, "mm/khugepaged", "selftests"),
     ):
         after = made(component, "second", name=name)
         assert {key for key in after if after[key] != before[key]} == {what}

@@ -117,16 +117,27 @@ selftest() {
     # One of them needs two thirds of memory for large pages of its own.
     case $1 in
     khugepaged) large_pages 0 ;;
+    # Two threads are to want the same page.
+    hugetlb_fault_after_madv | hugetlb_madv_vs_map) large_pages 1 ;;
     *) large_pages 160 ;;
     esac
     # One has a page in each of 131,072 GiB. Elsewhere a range may have a block however little it maps; not here.
     [ "$1" = virtual_address_range ] && knob $percent 10
-    (cd /tmp/selftests && PATH=$selftests:$PATH && eval "limited $1")
+    # One is about locking memory without the right to lock any amount.
+    without=
+    [ "$1" = on-fault-limit ] && without='setpriv --bounding-set=-ipc_lock --inh-caps=-ipc_lock'
+    # One reads the file that it is, by the path that it was called by.
+    (cd /tmp/selftests && eval "limited $without \"\$selftests/mm/\"$1")
     set -- $?
     knob $percent 1000000
     rm -f /tmp/selftests/huge/*
     large_pages 0
     return "$1"
+}
+
+# One that needs nothing, in its own directory.
+plain_selftest() {
+    (cd "$selftests/${1%/*}" && limited "./${1##*/}")
 }
 
 kvm=/sys/kernel/debug/kvm
@@ -150,7 +161,7 @@ kvm_selftest() {
     watcher=$!
     case $1 in *anonymous_hugetlb) large_pages 64 ;; esac
     # It loads itself into its guests, from where its name says that it is.
-    (cd "$selftests" && eval "limited ./$1")
+    (cd "$selftests/kvm" && eval "limited ./$1")
     set -- $?
     large_pages 0
     kill $watcher
@@ -193,6 +204,7 @@ for name; do
         ;;
     stressor-*) limited stress-ng --verify --temp-path /tmp --timeout 2 --"${name#stressor-}" 2 ;;
     kvm-*:*) kvm_selftest "${name#*:}" ;;
+    */*:*) plain_selftest "${name#*:}" ;;
     *:*) selftest "${name#*:}" ;;
     *) limited "$mm" "$name" ;;
     esac 2>&1

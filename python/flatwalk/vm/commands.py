@@ -56,7 +56,7 @@ def build(
         bool,
         Option(
             "--selftests",
-            help="Also build Linux's own tests: of its memory management for `test --tier full`, of KVM for "
+            help="Also build Linux's own tests: for `test --tier full`, and those of KVM for "
             "`test --nested`.",
         ),
     ] = False,

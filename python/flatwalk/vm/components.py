@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from flatwalk.errors import FlatwalkError
-from flatwalk.vm import sources
+from flatwalk.vm import selftests, sources
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -38,22 +38,7 @@ _QEMU_OPTIONS = (
 _FIRMWARE = Path("/usr/share/seabios")
 #: The file that configures a component.
 _PLAIN = ("config",)
-#: Of the kernel's own tests of its memory management, those that need no other libraries, machines or
-#: modules.
-_SELFTESTS = (
-    *("compaction_test", "gup_test", "hugepage-mmap", "hugepage-mremap", "hugepage-shm", "hugetlb-madvise"),
-    *("khugepaged", "madv_populate", "map_fixed_noreplace", "map_hugetlb", "map_populate"),
-    *("mlock2-tests", "mrelease_test", "mremap_dontunmap", "mremap_test", "on-fault-limit"),
-    *("protection_keys_64", "soft-dirty", "split_huge_page_test", "thuge-gen", "uffd-stress"),
-    *("uffd-unit-tests", "va_high_addr_switch", "virtual_address_range"),
-)
-#: Of KVM's own tests, those of how it maps guests' memory.
-_KVM_SELFTESTS = (
-    *("access_tracking_perf_test", "demand_paging_test", "dirty_log_perf_test", "dirty_log_test"),
-    *("kvm_page_table_test", "memslot_modification_stress_test", "memslot_perf_test"),
-    *("pre_fault_memory_test", "set_memory_region_test", "x86_64/dirty_log_page_splitting_test"),
-)
-#: One of the first ends with this status without including kselftest.h, which defines it.
+#: One of memory management's ends with this status without including kselftest.h, which defines it.
 _SELFTEST_FLAGS = "EXTRA_CFLAGS=-DKSFT_SKIP=4"
 
 
@@ -179,20 +164,22 @@ def _make_selftests(tree: Path, work: Path, out: Path, steps: Steps) -> None:
     make = ("make", f"-j{steps.jobs}")
     steps.run("headers", *make, "-C", str(tree), f"O={work}", "headers", cwd=work, remedy=remedy)
 
-    def build(step: str, group: str, into: Path, names: Sequence[str], *flags: str) -> None:
+    for directory, programs in selftests.PROGRAMS.items():
+        built = work / "selftests" / directory
+        built.mkdir(parents=True)
         steps.run(
-            step,
-            *(*make, "-C", str(tree / "tools" / "testing" / "selftests" / group)),
-            *(f"OUTPUT={into}", f"KHDR_INCLUDES=-isystem {work / 'usr' / 'include'}", *flags),
-            *(str(into / name) for name in names),
+            f"selftests of {directory}",
+            *(*make, "-C", str(tree / "tools" / "testing" / "selftests" / directory)),
+            *(f"OUTPUT={built}", f"KHDR_INCLUDES=-isystem {work / 'usr' / 'include'}"),
+            *([_SELFTEST_FLAGS] if directory == "mm" else []),
+            *(str(built / program) for program in programs),
             cwd=work,
             remedy=remedy,
         )
-
-    build("selftests", "mm", out, _SELFTESTS, _SELFTEST_FLAGS)
-    build("KVM's selftests", "kvm", work / "kvm", _KVM_SELFTESTS)
-    for name in _KVM_SELFTESTS:
-        shutil.copy2(work / "kvm" / name, out)
+        for program in programs:
+            copied = out / directory / program
+            copied.parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy2(built / program, copied)
 
 
 QEMU = Component(
@@ -274,12 +261,15 @@ KERNELS = {
     "mutants": MUTANTS_LINUX,
     "nested": NESTED_LINUX,
 }
-#: Linux's own tests of its memory management, and of KVM's.
+#: Linux's own tests, those of KVM among them.
 SELFTESTS = replace(
     LINUX,
     name="linux-selftests",
-    product=_SELFTESTS[-1],
-    recipe=(_SELFTEST_FLAGS, *_SELFTESTS, *_KVM_SELFTESTS),
+    product=f"kvm/{selftests.PROGRAMS['kvm'][-1]}",
+    recipe=(
+        _SELFTEST_FLAGS,
+        *(f"{directory}/{name}" for directory, names in selftests.PROGRAMS.items() for name in names),
+    ),
     configuration=(),
     make=_make_selftests,
     variant_of="linux",

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import difflib
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from flatwalk.errors import UsageError
 from flatwalk.vm.machine import GRACE_MS, HOST_MODES, MODES, Machine
+from flatwalk.vm.selftests import KVM_SELFTESTS, SELFTESTS
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -49,56 +51,6 @@ OURS = (
         "stress",
     ),
 )
-#: The kernel's own tests of its memory management: their names, and how to call them.
-SELFTESTS = {
-    "map_fixed_noreplace": "map_fixed_noreplace",
-    "map_populate": "map_populate",
-    "map_hugetlb": "map_hugetlb",
-    "hugepage-mmap": "hugepage-mmap",
-    "hugepage-shm": "hugepage-shm",
-    "hugepage-mremap": "hugepage-mremap",
-    "hugetlb-madvise": "hugetlb-madvise",
-    "gup-fast": "gup_test -u",
-    "pin-fast": "gup_test -a",
-    "pin-dump": "gup_test -ct -F 0x1 0 19 0x1000",
-    "userfaultfd-anon": "uffd-stress anon 20 4",
-    "userfaultfd-hugetlb": "uffd-stress hugetlb 32 4",
-    "userfaultfd-hugetlb-private": "uffd-stress hugetlb-private 32 4",
-    "userfaultfd-shmem": "uffd-stress shmem 20 4",
-    "userfaultfd-shmem-private": "uffd-stress shmem-private 20 4",
-    "userfaultfd-units": "uffd-unit-tests",
-    "compaction": "compaction_test",
-    "madv_populate": "madv_populate",
-    "mlock2": "mlock2-tests",
-    "on-fault-limit": "setpriv --bounding-set=-ipc_lock --inh-caps=-ipc_lock on-fault-limit",
-    "mrelease": "mrelease_test",
-    "mremap-move": "mremap_test",
-    "mremap-dontunmap": "mremap_dontunmap",
-    "thuge-gen": "thuge-gen",
-    "khugepaged": "khugepaged",
-    "split-huge-page": "split_huge_page_test",
-    "soft-dirty": "soft-dirty",
-    "virtual-address-range": "virtual_address_range",
-    "va-high-addr-switch": "va_high_addr_switch",
-    "protection-keys": "protection_keys_64",
-}
-#: KVM's own tests of how it maps guests' memory, for guests of several processors that have little.
-KVM_SELFTESTS = {
-    "kvm-slots": "set_memory_region_test",
-    "kvm-demand": "demand_paging_test -b 16M -v 4",
-    "kvm-demand-missing": "demand_paging_test -b 16M -v 4 -u MISSING",
-    "kvm-demand-minor": "demand_paging_test -b 16M -v 4 -u MINOR -s shmem",
-    "kvm-tables": "kvm_page_table_test -b 16M -v 4",
-    "kvm-tables-thp": "kvm_page_table_test -b 32M -v 4 -s anonymous_thp",
-    "kvm-log": "dirty_log_test -M dirty-log -i 3 -I 10",
-    "kvm-log-large": "dirty_log_perf_test -b 16M -v 4 -i 3 -s anonymous_thp",
-    "kvm-log-split": "dirty_log_page_splitting_test -b 16M -s anonymous_hugetlb",
-    "kvm-access": "access_tracking_perf_test -b 16M -v 4",
-    "kvm-move-slots": "memslot_modification_stress_test -b 8M -v 4 -i 50",
-    # Without the part in which the host waits two seconds at most for a virtual CPU.
-    "kvm-many-slots": "memslot_perf_test -s 64 -l 1 -f 2 -e 4",
-    "kvm-pre-fault": "pre_fault_memory_test",
-}
 _STRESSORS = (
     *("bigheap", "brk", "fault", "fork", "madvise", "malloc", "memfd", "mincore", "mlock"),
     *("mmap", "mmapaddr", "mmapfixed", "mmapfork", "mmaphuge", "mmapmany", "mprotect", "mremap", "msync"),
@@ -285,10 +237,13 @@ def chosen(found: Sequence[Case], only: Sequence[str], tests: Sequence[str]) -> 
     known = {name for case in found for name in case.tests}
     for name in tests:
         if name not in known:
+            near = difflib.get_close_matches(name, known)
             raise UsageError(
                 f"this tier has no test {name}",
                 where="--tests",
-                remedy=f"choose some of {', '.join(sorted(known))}, separated by commas",
+                remedy=f"did you mean {' or '.join(near)}?"
+                if near
+                else f"choose some of {', '.join(sorted(known))}, separated by commas",
             )
     names = [case.name for case in found]
     wanted = set(names[:1] if only else names)

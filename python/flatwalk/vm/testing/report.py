@@ -47,7 +47,7 @@ def versions(kernel: str, source: Path | None = None, *, selftests: bool = False
     }
     if selftests:
         place = build.find(components.SELFTESTS, source)
-        programs = sorted(path.name for path in place.iterdir() if path.is_file())
+        programs = sorted(str(path.relative_to(place)) for path in place.rglob("*") if path.is_file())
         found["selftests"] = _version(place, programs)
     ours = sorted((compiled.SOURCES / "tests").iterdir())
     found["tests"] = cache.key({path.name: cache.digest(path) for path in ours})[:16]
