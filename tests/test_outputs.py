@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import html
 import itertools
 import json
 import math
@@ -396,10 +397,14 @@ def test_what_a_trace_holds_is_said_in_words(call: Call, tmp_path: Path) -> None
     ("end", "words"),
     [("exit 7", "the program's exit status is 7"), ("kill -9 $$", "the program was killed by SIGKILL")],
 )
-def test_a_program_that_fails_is_said_to(call: Call, end: str, words: str) -> None:
-    asked = ["--schemes", "radix4", "--large-pages", "0", "--no-report"]
+def test_a_program_that_fails_is_said_to(call: Call, tmp_path: Path, end: str, words: str) -> None:
+    asked = ["--schemes", "radix4", "--large-pages", "0", "--json", "all.json", "--report", "all.html"]
     result = call("compare", *asked, "--", "sh", "-c", end)
-    assert f"warning: {words}; what ran until then is judged" in result.err
+    warning = f"{words}; what ran until then is judged"
+    assert result.err.count(f"warning: {warning}") == 1
+    answer = json.loads((tmp_path / "all.json").read_text())
+    assert all(warning in run["warnings"] for run in answer["runs"])
+    assert warning in html.unescape((tmp_path / "all.html").read_text())
 
 
 def test_clocks_that_no_processor_has_are_refused(call: Call, tmp_path: Path) -> None:

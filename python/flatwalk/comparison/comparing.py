@@ -73,7 +73,7 @@ def respond(options: Options, lengths: Lengths, runs: list[dict[str, Any]]) -> R
         FlatwalkError: With what is wrong and what to do.
     """
     with ExitStack() as stack:
-        source = _source(options, lengths, stack)
+        source, ending = _source(options, lengths, stack)
         if options.command:  # nothing else was recorded
             lengths = lengths.whole()
         with adapters.timed(runs):
@@ -82,6 +82,9 @@ def respond(options: Options, lengths: Lengths, runs: list[dict[str, Any]]) -> R
     add_energy(response["runs"])
     if cut_short is not None:
         sampling.note_cut(cut_short, response["runs"], response.get("sampling"))
+    if ending is not None:
+        for run in response["runs"]:
+            run["warnings"].append(f"{ending}; what ran until then is judged")
     return response
 
 
@@ -136,14 +139,14 @@ def _check_simpoints(options: Options) -> None:
             )
 
 
-def _source(options: Options, lengths: Lengths, stack: ExitStack) -> dict[str, Any]:
-    """The engine's source.
+def _source(options: Options, lengths: Lengths, stack: ExitStack) -> tuple[dict[str, Any], str | None]:
+    """The engine's source; and of a program that did not end well how it ended.
 
     Records a program into a file that lives as long as `stack`.
     """
     if options.addresses is not None:
         each = options.instructions_per_access
-        return {"addresses": {"name": "addresses", "instructions_per_access": each}}
+        return {"addresses": {"name": "addresses", "instructions_per_access": each}}, None
     if sum([options.workload is not None, options.trace is not None, bool(options.command)]) > 1:
         raise UsageError(
             "more than one thing to simulate",
@@ -156,7 +159,8 @@ def _source(options: Options, lengths: Lengths, stack: ExitStack) -> dict[str, A
         if path is None:
             directory = stack.enter_context(temporary.directory())
             path = directory / "program.fwt"
-        return {"trace": str(_record(options, lengths, path))}
+        recorded, ending = _record(options, lengths, path)
+        return {"trace": str(recorded)}, ending
     if options.trace is not None:
         output.check_trace(options.trace, "--trace", remedy="record one: flatwalk record -o FILE -- CMD")
         source = {"trace": str(options.trace)}
@@ -166,16 +170,17 @@ def _source(options: Options, lengths: Lengths, stack: ExitStack) -> dict[str, A
                 where="--windows",
                 remedy="leave it out; flatwalk record --windows N records N to 2N of them",
             )
-        return source
+        return source, None
     text = DEFAULT_WORKLOAD if options.workload is None else options.workload
-    return {"workload": parse_workload(text)}
+    return {"workload": parse_workload(text)}, None
 
 
-def _record(options: Options, lengths: Lengths, path: Path) -> Path:
+def _record(options: Options, lengths: Lengths, path: Path) -> tuple[Path, str | None]:
     """Records a sample of the command's whole run, or of the part that is asked for.
 
     Returns:
-        The trace of its busiest process.
+        The trace of its busiest process, and how the program ended if its exit status is not 0, or a signal
+        ended it that is not Ctrl-C's.
     """
     from flatwalk.recorder import Sample, record  # noqa: PLC0415
     from flatwalk.recorder.request import check_output  # noqa: PLC0415
@@ -202,15 +207,14 @@ def _record(options: Options, lengths: Lengths, path: Path) -> Path:
         sys.exit(128 + result.terminated)
     if result.status == -signal.SIGINT:
         output.note("Interrupted: what ran until then is judged. Ctrl-C again ends the simulation, too.")
-    elif result.status:
-        output.note(f"warning: {result.ending}; what ran until then is judged")
     busiest = max(result.traces, key=lambda trace: trace.executed)
     if busiest.path != result.traces[0].path:
         output.note(
             f"Simulating its busiest process, {one_line(shlex.join(busiest.command))}: "
             f"{units.count(busiest.executed)} of {units.count(result.executed)} instructions."
         )
-    return busiest.path
+    is_well = not result.status or result.status == -signal.SIGINT
+    return busiest.path, None if is_well else result.ending
 
 
 def _present(options: Options, response: Response) -> None:
