@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import json
+import os
+import py_compile
+import subprocess
 import sys
 import threading
 import types
@@ -11,7 +15,9 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import pytest
 
 import flatwalk as fw
+from flatwalk import cache, engine
 from flatwalk.errors import FlatwalkError
+from flatwalk.lab import engines
 from flatwalk.prototypes import adapters, scheme_code
 from tests.prototypes.leaf_map import LeafMap
 from tests.prototypes.next_page import NextPage
@@ -324,7 +330,7 @@ def test_a_file_runs_again_when_one_next_to_it_says_something_else(tmp_path: Pat
     found = []
     for text in ("K = 1\n", "K = 1 + 1\n"):
         other.write_text(text)
-        found.append(scheme_code._module(mine, "a test").K)  # noqa: SLF001
+        found.append(scheme_code._run(scheme_code._read(mine, "a test")).K)  # noqa: SLF001
     assert found == [1, 2]
 
 
@@ -346,7 +352,7 @@ def value_of(name: str) -> int:
 
 def fw_class(name: str) -> Any:
     path, wanted = name.split(":")
-    return vars(scheme_code._module(Path(path), "--schemes"))[wanted]  # noqa: SLF001
+    return vars(scheme_code._run(scheme_code._read(Path(path), "--schemes")))[wanted]  # noqa: SLF001
 
 
 def test_modules_of_one_name_in_two_folders_are_two(tmp_path: Path) -> None:
@@ -374,3 +380,135 @@ def test_a_module_of_the_caller_stays_its_own(tmp_path: Path, monkeypatch: pytes
     monkeypatch.setitem(sys.modules, "size_of_caller", own)
     assert value_of(variant(tmp_path / "one", 6, "size_of_caller")) == 6
     assert sys.modules["size_of_caller"] is own
+
+
+#: A mechanism of `size` bytes, in a file that says nothing else.
+SIZED = "import flatwalk as fw\nclass Sized(fw.Mechanism):\n    size = {}\n    def missed(self, miss): pass\n"
+
+
+def code_of(name: str) -> str:
+    return str(fw.Scheme.named(name).table["python"][0]["code"])
+
+
+@pytest.mark.parametrize("changed", ["mine.py", "beside_of_mine.py"])
+def test_a_file_of_the_same_second_and_length_is_read_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, changed: str
+) -> None:
+    """Python itself takes what it compiled before for such a file."""
+    monkeypatch.setattr(sys, "dont_write_bytecode", False)
+    texts = {
+        "mine.py": f"import beside_of_mine\n{SIZED.format(1)}    beside = beside_of_mine.SIZE\n",
+        "beside_of_mine.py": "SIZE = 1\n",
+    }
+    found, codes = [], set()
+    for number in (1, 2, 3):
+        for name, text in texts.items():
+            said = text.replace("= 1", f"= {number}") if name == changed else text
+            (tmp_path / name).write_text(said)
+            os.utime(tmp_path / name, (1e9, 1e9))
+            # As another program may have left it, of the first version.
+            if number == 1:
+                py_compile.compile(str(tmp_path / name))
+        name = f"{tmp_path}/mine.py:Sized"
+        codes.add(code_of(name))
+        found.append((fw_class(name).size, fw_class(name).beside))
+    assert len(codes) == 3
+    assert found == [(n, 1) if changed == "mine.py" else (1, n) for n in (1, 2, 3)]
+
+
+def test_the_code_of_a_file_depends_on_no_order(tmp_path: Path) -> None:
+    """Several classes of one text, in whatever order processes load them."""
+    made = (
+        "import flatwalk as fw\n"
+        "def make(size):\n    class Made(fw.Mechanism):\n        def missed(self, miss): return size\n"
+        "    return Made()\n"
+        "a, b = make(1), make(3)\nc, d = fw.Scheme.of(make(5)), fw.Scheme.of(make(7))\n"
+    )
+    (tmp_path / "mine.py").write_text(made)
+    names = [f"{tmp_path}/mine.py:{name}" for name in "abcd"]
+    ask = (
+        "import flatwalk as fw, sys\n"
+        "print(*sorted(fw.Scheme.named(name).table['python'][0]['code'] + name[-1] for name in sys.argv[1:]))"
+    )
+    told = [
+        subprocess.run(
+            [sys.executable, "-I", "-c", ask, *order], check=True, capture_output=True, text=True
+        ).stdout
+        for order in (names, names[::-1], names[2:] + names[:2])
+    ]
+    assert len(set(told[0].split())) == 4
+    assert len({code[:-1] for code in told[0].split()}) == 4
+    assert told[1:] == told[:1] * 2
+    # A class of a sweep that begins with the last one has the same code.
+    alone = [
+        subprocess.run(
+            [sys.executable, "-I", "-c", ask, one], check=True, capture_output=True, text=True
+        ).stdout
+        for one in names
+    ]
+    assert sorted(code.strip() for code in alone) == told[0].split()
+
+
+def test_copies_of_a_file_have_one_code(tmp_path: Path) -> None:
+    for folder in ("a", "b"):
+        (tmp_path / folder).mkdir()
+        (tmp_path / folder / "mine.py").write_text(SIZED.format(1))
+    assert len({code_of(f"{tmp_path}/{folder}/mine.py:Sized") for folder in ("a", "b", "a")}) == 1
+
+
+def test_the_file_that_is_named_is_part_of_the_code(tmp_path: Path) -> None:
+    (tmp_path / "class_of_mine.py").write_text(SIZED.format(1))
+    codes = set()
+    for size in (1, 2):
+        mine = f"import class_of_mine\nclass_of_mine.Sized.size = {size}\nmine = class_of_mine.Sized()\n"
+        (tmp_path / "mine.py").write_text(mine)
+        codes.add(code_of(f"{tmp_path}/mine.py:mine"))
+    assert len(codes) == 2
+
+
+@pytest.mark.parametrize(
+    "loads",
+    [
+        "import importlib\nimportlib.import_module('hidden_of_mine')\n",
+        "import sys\nsys.path.insert(0, __file__[:-7] + 'lib')\nfrom deep_of_mine import SIZE\n",
+    ],
+)
+def test_modules_that_the_text_does_not_name_are_refused(tmp_path: Path, loads: str) -> None:
+    (tmp_path / "hidden_of_mine.py").write_text("")
+    (tmp_path / "lib").mkdir()
+    (tmp_path / "lib" / "deep_of_mine.py").write_text("SIZE = 1\n")
+    (tmp_path / "mine.py").write_text(loads + SIZED.format(1))
+    for _ in range(2):  # it is not taken for known the second time
+        with pytest.raises(FlatwalkError, match="in a way that its text does not show"):
+            fw.Scheme.named(f"{tmp_path}/mine.py:Sized")
+
+
+def test_modules_elsewhere_on_the_path_are_part_of_the_code(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    library = tmp_path / "library" / "package_of_path"
+    library.mkdir(parents=True)
+    (library / "__init__.py").write_text("")
+    monkeypatch.syspath_prepend(str(library.parent))
+    (tmp_path / "mine.py").write_text("from package_of_path import inner\n" + SIZED.format("inner.SIZE"))
+    found = []
+    for size in (1, 2):
+        (library / "inner.py").write_text(f"SIZE = {size}\n")
+        found.append((code_of(f"{tmp_path}/mine.py:Sized"), fw_class(f"{tmp_path}/mine.py:Sized").size))
+    assert len({code for code, _ in found}) == 2
+    assert [size for _, size in found] == [1, 2]
+
+
+@pytest.mark.parametrize("changed", ["mine.py", "late_of_sweep.py"])
+def test_a_file_that_changes_in_a_sweep_is_refused(tmp_path: Path, changed: str) -> None:
+    """Its old code may still be known, but would import the new module."""
+    late = f"late_{len(changed)}_of_sweep"
+    changed = changed.replace("late_of_sweep", late)
+    (tmp_path / f"{late}.py").write_text("SIZE = 1\n")
+    (tmp_path / "mine.py").write_text(SIZED.format(1).replace("pass", f"import {late}; {late}.SIZE"))
+    name = f"{tmp_path}/mine.py:Sized"
+    run = {"scheme": fw.Scheme.named(name).table, "machine": fw.Machine.named("skylake-server").table}
+    request = {"source": {"workload": {}}, "runs": [run]}
+    (tmp_path / changed).write_text((tmp_path / changed).read_text().replace("1", "2"))
+    done = engines.work(json.dumps(request), cache.digest(engine.path()), [name])
+    assert done.error == "mine.py:Sized, or what it imports, was changed after the sweep began"

@@ -627,6 +627,7 @@ def test_programs_of_a_mix_are_alone_on_the_machine_on_which_they_are_together(
         asked.append((walkers, len(request["runs"])))
         progress(0, None)
         progress(1, 2)
+        progress(1, 4)
         return [{"walks": run["scheme"]["number"]} for run in request["runs"]]
 
     monkeypatch.setattr(runs, "_mixed_alike", stand_in)
@@ -649,7 +650,7 @@ def test_programs_of_a_mix_are_alone_on_the_machine_on_which_they_are_together(
     found = runs.simulate(jobs, cache.Store(tmp_path), 1, progress)
     assert asked == [({2}, 2), ({64}, 2)]
     assert [found[str(number)]["walks"] for number in range(4)] == [0, 1, 2, 3]
-    assert at == [0, 0.25, 0.25, 0.75, 1.0], "nothing is taken back while nothing is known"
+    assert at == [0, 0.25, 0.25, 0.25, 0.75, 0.75, 1.0], "nothing is taken back when a whole is more"
 
 
 def test_interpolated_speedup_saves_what_the_accesses_save() -> None:

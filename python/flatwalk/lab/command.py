@@ -158,7 +158,7 @@ def _failure(failed: list[tuple[Unit, str]]) -> FlatwalkError:
         lines.append(f"and {len(failed) - _TOLD} more")
     return FlatwalkError(
         f"{units.several(len(failed), 'run')} failed:\n         " + "\n         ".join(lines),
-        remedy="the same command runs these again, and nothing else",
+        remedy="the same command runs what is missing, and nothing else",
     )
 
 

@@ -23,6 +23,7 @@ from flatwalk import cache, engine
 from flatwalk.comparison.lengths import simulate_all
 from flatwalk.definitions import settings
 from flatwalk.errors import FlatwalkError, UsageError
+from flatwalk.prototypes import adapters
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -73,15 +74,19 @@ def work(request: str, digest: str, code: Sequence[str] = ()) -> Done:
         request: The engine's request, as JSON.
         digest: Hash of the engine that is asked for; another one may have other results.
         code: Schemes of it that are written in Python, as `FILE.py:NAME`. The request has hashes of their
-            code, so that another file of that name is refused.
+            code: a file that says something else by now is refused, though its old code may still be known.
     """
     before = os.times()
     try:
         if cache.digest(engine.path()) != digest:
             return Done(None, "the worker has another engine: install the same build on all machines", 0.0)
-        for name in code:
-            settings.scheme(name, "schemes")
-        response = simulate_all(json.loads(request), _look)
+        asked = json.loads(request)
+        if code:
+            loaded = [settings.scheme(name, "schemes") for name in code]
+            if not adapters.codes(asked["runs"]) <= adapters.codes(loaded):
+                files = " or ".join(name.rpartition("/")[2] for name in code)
+                return Done(None, f"{files}, or what it imports, was changed after the sweep began", 0.0)
+        response = simulate_all(asked, _look)
     except FlatwalkError as error:
         return Done(None, str(error), 0.0)
     after = os.times()

@@ -12,15 +12,18 @@ import ctypes
 import difflib
 import functools
 import hashlib
+import importlib.util
 import inspect
 import itertools
 import json
 import linecache
 import math
+import sys
 import sysconfig
 import time
 from collections import Counter
 from contextlib import contextmanager
+from contextvars import ContextVar
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, Self, TypeVar
 
@@ -231,6 +234,36 @@ def place_of(error: BaseException) -> str | None:
     return place
 
 
+class _Origin:
+    """The file of schemes that makes prototypes known, as it is now."""
+
+    def __init__(self, text: str) -> None:
+        """`text`: what tells it from others, in whatever process and order they are made known."""
+        self._text = text
+        self._count = 0
+
+    def next(self) -> str:
+        """What tells the next one that it makes known from all others."""
+        self._count += 1
+        return f"{self._text} {self._count}"
+
+
+_ORIGIN: ContextVar[_Origin | None] = ContextVar("_ORIGIN", default=None)
+
+
+@contextmanager
+def of_file(text: str) -> Iterator[None]:
+    """What is made known meanwhile is a file's, which `text` and the order there tell from all others.
+
+    Results are stored under its code, in which nothing may depend on what else a process has loaded.
+    """
+    token = _ORIGIN.set(_Origin(text))
+    try:
+        yield
+    finally:
+        _ORIGIN.reset(token)
+
+
 class _Known:
     """The classes that have been made known to the engine, by the hash of their code."""
 
@@ -247,8 +280,13 @@ class _Known:
                 f"the code of {own.__name__} cannot be read, and results must say what ran",
                 remedy="write the class to a file or a notebook's cell",
             )
-        text = "\0".join([own.__qualname__, parameters, code, *_parts(Path(file), code)])
+        origin = _ORIGIN.get()
+        of_file = [] if origin is None else [origin.next()]
+        text = "\0".join([own.__qualname__, parameters, *of_file, code, *_parts(Path(file), code)])
         first = hashlib.sha256(text.encode()).hexdigest()[:16]
+        if origin is not None:
+            cls.classes[first] = own
+            return first
         code, number = first, 1
         while not _is_same(cls.classes.setdefault(code, own), own):
             code, number = f"{first}-{number + 1}", number + 1
@@ -256,22 +294,48 @@ class _Known:
 
 
 def imported(file: Path, code: str) -> dict[Path, str]:
-    """The modules that code imports from its own folder, and that these do from there, with what they say.
+    """The user's modules that code imports, and that these do, with what they say.
 
-    What the code says decides, not what is loaded: each process of a sweep loads other files. Where packages
-    are installed, they are not its own.
+    Those are the modules in the file's own folder, and others where Python looks for modules but nothing is
+    installed. What the code says decides, not what is loaded: each process of a sweep loads other files.
     """
     found: dict[Path, str] = {}
-    if str(file.parent) in {sysconfig.get_path(name) for name in ("purelib", "platlib", "stdlib")}:
+    if is_installed(file):
         return found
+    roots = _roots(file)
     left = [(file, code)]
     while left:
         importer, text = left.pop()
-        for path in _modules(importer, _tree(text), file.parent):
-            if path not in found and path != file and _HERE not in path.parents:
-                found[path] = path.read_text(encoding="utf-8", errors="replace")
+        for path in _modules(importer, _tree(text), roots):
+            if path not in found and path != file:
+                found[path] = source(path.read_bytes())
                 left.append((path, found[path]))
     return found
+
+
+def source(contents: bytes) -> str:
+    """The text of a file of Python, as Python reads it."""
+    try:
+        return importlib.util.decode_source(contents)
+    except (SyntaxError, UnicodeDecodeError):
+        return contents.decode(errors="replace")
+
+
+def is_installed(file: Path) -> bool:
+    """Whether a file is Python's own, of a package that is installed, or flatwalk's."""
+    places = {sysconfig.get_path(name) for name in ("purelib", "platlib", "stdlib", "platstdlib")}
+    return (
+        _HERE in file.parents
+        or any(folder.name in ("site-packages", "dist-packages") for folder in file.parents)
+        or any(str(folder) in places for folder in file.parents)
+    )
+
+
+def _roots(file: Path) -> list[Path]:
+    """Where a file's imports find what is not installed: in its folder first."""
+    places = (Path(place or ".").absolute() for place in sys.path)
+    others = [place for place in places if place.is_dir() and not is_installed(place / "module.py")]
+    return list(dict.fromkeys([file.parent, *others]))
 
 
 def imported_late(file: Path, others: Iterable[Path]) -> set[Path]:
@@ -279,16 +343,26 @@ def imported_late(file: Path, others: Iterable[Path]) -> set[Path]:
     functions = (
         (one, node)
         for one in (file, *others)
-        for node in ast.walk(_tree(one.read_text(encoding="utf-8", errors="replace")))
+        for node in ast.walk(_tree(source(one.read_bytes())))
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
     )
-    return {path for importer, node in functions for path in _modules(importer, node, file.parent)}
+    return {path for importer, node in functions for path in _modules(importer, node, [file.parent])}
 
 
 def _parts(file: Path, code: str) -> list[str]:
-    """Names and contents of the modules that code imports from its own folder."""
-    found = imported(file, code)
-    return [part for path in sorted(found) for part in (str(path.relative_to(file.parent)), found[path])]
+    """Names and contents of the user's modules that code imports."""
+    return named(imported(file, code), file)
+
+
+def named(modules: Mapping[Path, str], file: Path) -> list[str]:
+    """Names and contents of modules, alike wherever the file's folder is."""
+    roots = _roots(file)
+    names = {
+        path: next((str(path.relative_to(root)) for root in roots if root in path.parents), path.name)
+        for path in modules
+    }
+    ordered = sorted(modules, key=lambda path: (names[path], path))
+    return [part for path in ordered for part in (names[path], modules[path])]
 
 
 def _tree(code: str) -> ast.AST:
@@ -298,24 +372,33 @@ def _tree(code: str) -> ast.AST:
         return ast.Module([], [])
 
 
-def _modules(importer: Path, code: ast.AST, folder: Path) -> Iterator[Path]:
-    """Files in a folder that code may import, packages on the way to a module among them."""
+def _modules(importer: Path, code: ast.AST, roots: Sequence[Path]) -> Iterator[Path]:
+    """The user's files that code may import, packages on the way to a module among them."""
     for node in ast.walk(code):
         match node:
             case ast.Import(names=names):
-                imports = [(folder, one.name) for one in names]
+                imports = [(roots, one.name) for one in names]
             case ast.ImportFrom(module=module, names=names, level=level):
-                base = importer.parents[min(level, len(importer.parents)) - 1] if level else folder
+                base = [importer.parents[min(level, len(importer.parents)) - 1]] if level else roots
                 # Each name may be a module.
                 imports = [(base, ".".join(filter(None, (module, one.name)))) for one in names]
             case _:
                 continue
-        for base, name in imports:
-            for place in itertools.accumulate(name.split("."), Path.joinpath, initial=base):
-                # A folder such as `/` has no name, and nothing next to it that would be it.
-                beside = [place.with_suffix(".py")] if place.name else []
-                files = [*beside, place / "__init__.py"]
-                yield from (path for path in files if path.is_file() and folder in path.parents)
+        for bases, name in imports:
+            # The first folder that has something of the name has all of it.
+            top = name.partition(".")[0]
+            has = (one for one in bases if (one / top).is_dir() or (one / f"{top}.py").is_file())
+            files = _on_the_way(next(has, bases[0]), name)
+            yield from (path for path in files if any(root in path.parents for root in roots))
+
+
+def _on_the_way(base: Path, name: str) -> Iterator[Path]:
+    """Files of a module below a folder, and of the packages that it is in."""
+    for place in itertools.accumulate(name.split("."), Path.joinpath, initial=base):
+        # A folder such as `/` has no name, and nothing next to it that would be it.
+        beside = [place.with_name(f"{place.name}.py")] if place.name and place != base else []
+        files = [*beside, place / "__init__.py"]
+        yield from (path for path in files if path.is_file() and not is_installed(path))
 
 
 def _is_same(one: type, other: type) -> bool:
@@ -443,6 +526,14 @@ def scheme(
     table["description"] = "\n".join(words)
     table["source"] = " and ".join(f"{type(part).__name__}, in Python" for part in parts)
     return table
+
+
+def codes(value: object) -> set[str]:
+    """The codes of all classes that a scheme, or whatever has some, names."""
+    if isinstance(value, dict):
+        own = {str(value["code"])} if {"class", "file", "code", "parameters"} <= value.keys() else set()
+        return own.union(*map(codes, value.values()))
+    return set().union(*map(codes, value)) if isinstance(value, list | tuple) else set()
 
 
 def names(runs: Sequence[Mapping[str, Any]]) -> list[str]:

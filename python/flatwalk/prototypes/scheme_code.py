@@ -7,6 +7,8 @@ import functools
 import hashlib
 import importlib.util
 import sys
+from dataclasses import dataclass
+from importlib.machinery import PathFinder, SourceFileLoader
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -16,8 +18,9 @@ from flatwalk.prototypes.mechanism import Mechanism
 from flatwalk.prototypes.organisation import Organisation
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator
-    from types import ModuleType
+    from collections.abc import Callable, Container, Iterable, Iterator, Sequence
+    from importlib.machinery import ModuleSpec
+    from types import CodeType, ModuleType
 
 
 def is_one(name: str) -> bool:
@@ -43,7 +46,8 @@ def load(name: str, where: str, base: Callable[[], dict[str, Any]]) -> dict[str,
         FlatwalkError: If the file raises an exception.
     """
     path, wanted = file_of(name), name.partition(".py:")[2]
-    known = _schemes(_module(path, where))
+    read = _read(path, where)
+    known = _schemes(_run(read))
     if not wanted and len(known) == 1:
         [wanted] = known
     if wanted not in known:
@@ -55,17 +59,19 @@ def load(name: str, where: str, base: Callable[[], dict[str, Any]]) -> dict[str,
         what = f"{path} has no scheme {wanted}" if wanted else f"{path} does not have one scheme alone"
         raise UsageError(what, where=where, remedy=f"give {path}:NAME; {told}")
     found = known[wanted]
-    if not isinstance(found, type):
-        return found.table if _is_scheme(found) else adapters.scheme([found], base(), None)
+    if _is_scheme(found):
+        table: dict[str, Any] = found.table
+        return table
     try:
-        own = found()
+        own = found() if isinstance(found, type) else found
     except TypeError as error:
         raise UsageError(
             f"{wanted} of {path} wants parameters: {error}",
             where=where,
             remedy=f"make one there, as `mine = {wanted}(…)`, and give {path}:mine",
         ) from error
-    return adapters.scheme([own], base(), None)
+    with adapters.of_file(f"{read.version} {wanted}"):
+        return adapters.scheme([own], base(), None)
 
 
 def _is_scheme(found: object) -> bool:
@@ -83,9 +89,25 @@ def _schemes(module: ModuleType) -> dict[str, Any]:
     return {name: found for name, found in vars(module).items() if not name.startswith("_") and is_own(found)}
 
 
-def _module(path: Path, where: str) -> ModuleType:
+@dataclass(frozen=True)
+class _Read:
+    """A file of schemes as it is now."""
+
+    path: Path
+    #: The user's modules that it imports.
+    modules: frozenset[str]
+    #: A hash of what it and they say, alike wherever they are.
+    version: str
+
+
+def _read(path: Path, where: str) -> _Read:
+    """Reads a file and the user's modules that it imports; what they say now is what they run as.
+
+    Raises:
+        UsageError: If there is no such file.
+    """
     try:
-        contents = path.read_bytes()
+        text = adapters.source(path.read_bytes())
     except OSError as error:
         raise UsageError(
             f"the file of Python cannot be read: {error.strerror}",
@@ -93,31 +115,69 @@ def _module(path: Path, where: str) -> ModuleType:
             remedy="check the path and its permissions",
         ) from error
     path = path.resolve()
-    others = adapters.imported(path, contents.decode(errors="replace"))
-    version = repr([contents, *sorted((str(other), text) for other, text in others.items())])
-    return _run(
-        path, hashlib.sha256(version.encode(errors="replace")).hexdigest(), frozenset(map(str, others))
-    )
+    others = adapters.imported(path, text)
+    _TEXTS.update({str(path): text}, **{str(other): said for other, said in others.items()})
+    if _AsRead not in sys.meta_path:
+        sys.meta_path.insert(0, _AsRead)
+    version = hashlib.sha256(repr([text, *adapters.named(others, path)]).encode(errors="replace"))
+    return _Read(path, frozenset(map(str, others)), version.hexdigest())
 
 
+#: What files say that were read, by their paths.
+_TEXTS: dict[str, str] = {}
+#: What they said when they were run last.
+_RUN: dict[str, str] = {}
 #: Modules of the folders of schemes that were run, by name: where each is.
 _LOADED: dict[str, str] = {}
 
 
+class _AsRead(SourceFileLoader):
+    """Runs the text that was read, by which results are known, and not what Python has compiled before.
+
+    Python takes a compiled file for the same if the time, in seconds, and the length are.
+    """
+
+    @classmethod
+    def find_spec(
+        cls, name: str, path: Sequence[str] | None = None, target: ModuleType | None = None
+    ) -> ModuleSpec | None:
+        """That of a module which was read; None of all others."""
+        spec = PathFinder.find_spec(name, path, target)
+        if spec is None or spec.origin not in _TEXTS:
+            return None
+        folders = spec.submodule_search_locations
+        loader = cls(name, spec.origin)
+        return importlib.util.spec_from_file_location(
+            name, spec.origin, loader=loader, submodule_search_locations=folders
+        )
+
+    def get_code(self, fullname: str) -> CodeType:
+        """Of the text that was read."""
+        path = self.get_filename(fullname)
+        _RUN[path] = _TEXTS[path]
+        code: CodeType = self.source_to_code(_TEXTS[path], path)
+        return code
+
+
 @functools.cache
-def _run(path: Path, _version: str, others: frozenset[str]) -> ModuleType:
+def _run(read: _Read) -> ModuleType:
     """Runs a file, with its folder on the path as Python does; each version of it and of its modules once.
 
     Modules of one name in the folders of two files are two modules: each file gets its own.
+
+    Raises:
+        FlatwalkError: If it fails, or has loaded what its text does not say that it imports.
     """
+    path = read.path
     # Two files of one name are two modules.
     name = f"{path.stem}_{hashlib.sha256(str(path).encode()).hexdigest()[:8]}"
-    spec = importlib.util.spec_from_file_location(name, path)
+    spec = importlib.util.spec_from_file_location(name, path, loader=_AsRead(name, str(path)))
     assert spec is not None
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
-    with _modules_of(path, others):
+    with _modules_of(path, read.modules), adapters.of_file(read.version):
         sys.modules[name] = module
+        before = set(sys.modules)
         try:
             spec.loader.exec_module(module)
         except (FlatwalkError, KeyboardInterrupt):
@@ -127,7 +187,39 @@ def _run(path: Path, _version: str, others: frozenset[str]) -> ModuleType:
             raise FlatwalkError(
                 f"{path.name} failed: {type(error).__name__}: {error}", where=place, remedy=f"fix {place}"
             ) from error
+        _check_loaded(read, before)
     return module
+
+
+def _check_loaded(read: _Read, before: set[str]) -> None:
+    """Passes a file that has loaded no module of the user's but those which its text names.
+
+    Raises:
+        FlatwalkError: Otherwise: old results would be taken for those of a module that was changed.
+    """
+    for name, module in sorted(sys.modules.items()):
+        file = getattr(module, "__file__", None)
+        if name in before or not file or Path(file) == read.path or file in read.modules:
+            continue
+        if not adapters.is_installed(Path(file)):
+            del sys.modules[name]
+            raise FlatwalkError(
+                f"{read.path.name} has loaded {file} in a way that its text does not show",
+                where=str(read.path),
+                remedy=f"write `import {name}` in it, and have that next to it or on PYTHONPATH: results are "
+                "known by what a file and its imports say",
+            )
+
+
+def _forget_changed(others: frozenset[str], own: Container[str]) -> None:
+    """Has packages elsewhere run again whose modules say something else now; those of the caller stay."""
+    changed = {
+        name.partition(".")[0]
+        for name, path in ((name, getattr(one, "__file__", None)) for name, one in sys.modules.items())
+        if path in others and name not in own and _RUN.get(path, _TEXTS[path]) != _TEXTS[path]
+    }
+    for name in [one for one in sys.modules if one.partition(".")[0] in changed]:
+        del sys.modules[name]
 
 
 @contextlib.contextmanager
@@ -137,7 +229,8 @@ def _modules_of(file: Path, others: frozenset[str]) -> Iterator[None]:
     Raises:
         FlatwalkError: If it imports one of these later, in a function: then the other would be found.
     """
-    own = _names(file.parent, map(Path, others))
+    own = _names(file.parent, [path for path in map(Path, others) if file.parent in path.parents])
+    _forget_changed(others, own)
     held = {name: sys.modules.pop(name) for name in own if name in sys.modules}
     taken = {
         name

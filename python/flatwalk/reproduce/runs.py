@@ -285,7 +285,8 @@ def simulate(
                 raise _StoppedError
             with lock:
                 if whole:  # else what this piece has done is not known yet
-                    done[number] = int(size * min(part / whole, 1.0))
+                    # Of a whole that turns out to be more, the same part is less.
+                    done[number] = max(done[number], int(size * min(part / whole, 1.0)))
                 progress(sum(done), sum(sizes))
 
         found = _run_batch(piece, {**piece[0].request, "threads": threads}, report)
