@@ -264,6 +264,36 @@ def test_threads_that_start_processes_leave_the_main_module(monkeypatch: pytest.
     assert sys.modules["__main__"] is own
 
 
+def test_processes_of_a_sweep_begin_deaf_to_ctrl_c(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What a child would print of one that comes while it loads modules is a traceback."""
+    blocked: list[bool] = []
+
+    def submit(_self: object, _fn: object) -> None:
+        blocked.append(signal.SIGINT in signal.pthread_sigmask(signal.SIG_BLOCK, []))
+
+    monkeypatch.setattr(ProcessPoolExecutor, "submit", submit)
+    with engines._Processes(1) as processes:  # noqa: SLF001
+        processes.submit(print)
+    assert blocked == [True]
+    assert signal.SIGINT not in signal.pthread_sigmask(signal.SIG_BLOCK, [])
+
+
+def test_a_sweep_whose_files_cannot_be_joined_is_done(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, call: Callable[..., Result]
+) -> None:
+    def full(_self: object) -> None:
+        raise FlatwalkError("results cannot be written: No space left on device")
+
+    monkeypatch.setattr(store.Results, "compact", full)
+    (tmp_path / "s.toml").write_text(
+        'name = "s"\nworkloads = ["gups:16MiB"]\nschemes = ["radix4", "fpt"]\ninstructions = "20K"\n'
+        "warmup = 0\nexhaustive = true\n"
+    )
+    done = call("sweep", "s.toml", "--results", "r", "-j", "1")
+    assert (done.code, "2 of 2 runs" in done.out) == (0, True), done.err
+    assert "files of results were not joined: results cannot be written: No space left" in done.err
+
+
 def test_windows_may_have_a_unit() -> None:
     sweep = sweep_of(windows="4K", window="1K", exhaustive=False)
     assert sweep.lengths.windows == 4000

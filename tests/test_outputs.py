@@ -600,3 +600,32 @@ def _blame() -> Blame:
     found = blame.build(runs)
     assert found is not None
     return found
+
+
+def test_a_page_under_the_usual_name_replaces_nothing(tmp_path: Path) -> None:
+    """Also where the name was free when the command began."""
+    page = tmp_path / "page.html"
+    assert [output.write_report(page, text, usual=True).name for text in "abc"] == [
+        "page.html",
+        "page-2.html",
+        "page-3.html",
+    ]
+    assert output.write_report(page, "d", usual=False) == page
+    assert [path.read_text() for path in sorted(tmp_path.iterdir())] == ["b", "c", "d"]
+    page.unlink()
+    page.symlink_to(tmp_path / "nowhere")
+    assert output.write_report(page, "e", usual=True).name == "page-4.html"
+    with pytest.raises(FlatwalkError, match="cannot be written"):
+        output.write_report(tmp_path / "none" / "page.html", "f", usual=True)
+
+
+def test_schemes_of_other_page_sizes_are_named(call: Call, tmp_path: Path) -> None:
+    options = "--workload gups:64MiB --instructions 20K --warmup 0 --exhaustive --mode functional --no-report"
+    asked = [*options.split(), "--machine", "itanium2", "--large-pages", "0", "--json", "all.json"]
+    assert (
+        "pages of 4 KiB, those of ia64-3 have 16 KiB"
+        in call("compare", *asked, "--schemes", "ia64-3,radix4").err
+    )
+    runs = json.loads((tmp_path / "all.json").read_text())["runs"]
+    assert [any("page sizes" in warning for warning in run["warnings"]) for run in runs] == [False, True]
+    assert "page sizes" not in call("compare", *asked, "--schemes", "ia64-3,ia64-4").err

@@ -206,10 +206,28 @@ def pages_label(run: Run) -> str:
     if run["thp"] is not None:
         return f"THP {run['thp']}"
     share = run["large_pages"] or 0
-    geometry = run["configuration"]["scheme"].get("table", {}).get("geometry") or _X86_64
-    base = units.size(1 << geometry["page_shift"])
-    large = units.size(1 << geometry["page_shift"] + geometry["index_bits"])
+    base, large = _page_sizes(run)
     return {0: f"{base} pages", 100: f"{large} pages"}.get(share, f"{share} % of memory on {large} pages")
+
+
+def _page_sizes(run: Run) -> tuple[str, str]:
+    """The sizes of a run's base and large pages, for a person."""
+    geometry = run["configuration"]["scheme"].get("table", {}).get("geometry") or _X86_64
+    shifts = geometry["page_shift"], geometry["page_shift"] + geometry["index_bits"]
+    base, large = (units.size(1 << shift) for shift in shifts)
+    return base, large
+
+
+def note_page_sizes(runs: list[Run]) -> None:
+    """Notes of runs with base pages of another size than their baseline: this is part of what differs."""
+    for first, *others in grouped(runs):
+        base = _page_sizes(first)[0]
+        for run in others:
+            if (own := _page_sizes(run)[0]) != base:
+                run["warnings"].append(
+                    f"pages of {own}, those of {first['scheme']} have {base}: what is said of page tables is "
+                    "that of page sizes, too"
+                )
 
 
 def machine_key(run: Run) -> tuple[str, str]:

@@ -237,6 +237,7 @@ def compare(
             json=json,
             energy=energy,
             report=report_path(report, no_report=no_report, usual=Path("flatwalk-report.html")),
+            usual_report=report is None,
             keep_trace=keep_trace,
             jobs=jobs,
         )

@@ -121,7 +121,8 @@ def report(
     from flatwalk.lab import command  # noqa: PLC0415
     from flatwalk.terminal import output  # noqa: PLC0415
 
-    command.report(results, file or output.unused(Path("flatwalk-results.html")), where)
+    usual = output.unused(Path("flatwalk-results.html"))
+    command.report(results, file or usual, where, usual=file is None)
 
 
 @app.command(

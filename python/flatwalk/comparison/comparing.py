@@ -11,7 +11,15 @@ from typing import TYPE_CHECKING, Any
 from flatwalk import temporary, units
 from flatwalk.answer import across, blame
 from flatwalk.answer.explain import explain
-from flatwalk.answer.results import add_energy, answer, by_machine, grouped, machine_label, pages_label
+from flatwalk.answer.results import (
+    add_energy,
+    answer,
+    by_machine,
+    grouped,
+    machine_label,
+    note_page_sizes,
+    pages_label,
+)
 from flatwalk.comparison import mix, sampling, simpoints
 from flatwalk.comparison.configurations import configurations
 from flatwalk.comparison.lengths import Lengths, recorded_sample
@@ -80,6 +88,7 @@ def respond(options: Options, lengths: Lengths, runs: list[dict[str, Any]]) -> R
             response = sampling.simulate(options, lengths, source, runs)
         cut_short = sampling.cut_off(source)
     add_energy(response["runs"])
+    note_page_sizes(response["runs"])
     if cut_short is not None:
         sampling.note_cut(cut_short, response["runs"], response.get("sampling"))
     if ending is not None:
@@ -249,5 +258,5 @@ def _present(options: Options, response: Response) -> None:
     if options.report is not None:
         from flatwalk.report import render  # noqa: PLC0415
 
-        output.write_whole(options.report, render(response))
-        say(f"Report: {options.report.absolute()}")
+        written = output.write_report(options.report, render(response), usual=options.usual_report)
+        say(f"Report: {written.absolute()}")

@@ -56,6 +56,8 @@ class Options:
     energy: bool = False
     mix: str | None = None
     report: Path | None = None
+    #: Nobody has asked for that name.
+    usual_report: bool = False
     keep_trace: Path | None = None
     jobs: int = 0
 

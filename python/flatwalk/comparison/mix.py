@@ -355,8 +355,8 @@ def _present(options: Options, answer: dict[str, Any]) -> None:
     if options.report is not None:
         from flatwalk.report.mix import render  # noqa: PLC0415
 
-        output.write_whole(options.report, render(answer))
-        output.note(f"Report: {options.report.absolute()}")
+        written = output.write_report(options.report, render(answer), usual=options.usual_report)
+        output.note(f"Report: {written.absolute()}")
 
 
 def _table(group: list[dict[str, Any]], names: list[str]) -> tuple[list[str], list[list[str]]]:

@@ -148,7 +148,10 @@ def _run(asked: Sweep, missing: list[Unit], results: store.Results, on: Place) -
         results.make()
         progress = stack.enter_context(output.Progress("Running"))
         outcome = run.run(asked.name, missing, results, make=make, workers=workers, progress=progress)
-    results.compact()
+    try:
+        results.compact()
+    except FlatwalkError as error:  # all of them are stored; the next sweep joins their files
+        output.note(f"warning: files of results were not joined: {error.what}")
     return outcome
 
 
@@ -208,8 +211,14 @@ def plot(
     print(path)
 
 
-def report(place: Path, path: Path, where: str | None) -> None:
+def report(place: Path, path: Path, where: str | None, *, usual: bool = False) -> None:
     """Writes a page of runs, to be explored in a browser.
+
+    Args:
+        place: Directory of the results.
+        path: Where the page goes.
+        where: A condition in SQL.
+        usual: Nobody has asked for that name.
 
     Raises:
         FlatwalkError: If there are none, or it cannot be written.
@@ -220,7 +229,7 @@ def report(place: Path, path: Path, where: str | None) -> None:
     table = _runs(place, where)
     if not table.num_rows:
         raise UsageError("there are no such runs", where="--where", remedy="ask for others")
-    output.write_whole(path, page.render(table, str(place), engine.version()))
+    path = output.write_report(path, page.render(table, str(place), engine.version()), usual=usual)
     print(f"{path}: {units.several(table.num_rows, 'run')}")
 
 

@@ -54,6 +54,7 @@ def _begin(stop: Event, parent: int) -> None:
     """What a process of this machine does first. Ctrl-C is its parent's to hear, which then sets `stop`."""
     global _stop  # noqa: PLW0603
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
     # A pool's process that waits for work does not notice that its parent was killed.
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
     if os.getppid() != parent:
@@ -101,13 +102,18 @@ class _Processes(ProcessPoolExecutor):
     """Processes that do not run the user's script again, as spawned ones do: they only call the engine."""
 
     def submit(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future[Any]:  # noqa: ANN401
-        """As usual; processes start here, and are told what the main module is."""
+        """As usual; processes start here, and are told what the main module is.
+
+        They are deaf to Ctrl-C from the beginning, not only once `_begin` says so.
+        """
         with _MAIN:
             own = sys.modules["__main__"]
             sys.modules["__main__"] = ModuleType("__main__")
+            before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
             try:
                 return super().submit(fn, *args, **kwargs)
             finally:
+                signal.pthread_sigmask(signal.SIG_SETMASK, before)
                 sys.modules["__main__"] = own
 
 

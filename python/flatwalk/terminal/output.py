@@ -13,7 +13,7 @@ import sys
 import tempfile
 import textwrap
 import time
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, Self, TextIO
 
@@ -480,6 +480,38 @@ def write_whole(path: Path, text: str) -> None:
                 rest = rest[file.write(rest) :]
     except OSError as error:
         raise _cannot_write(path, error) from error
+
+
+def write_report(path: Path, text: str, *, usual: bool) -> Path:
+    """Writes a page where it was asked for, or else under the usual name or the first unused one after it.
+
+    Args:
+        path: The file.
+        text: The page.
+        usual: Nobody has asked for this name: whatever has got it meanwhile stays.
+
+    Returns:
+        Where the page is.
+
+    Raises:
+        FlatwalkError: If it cannot be written.
+    """
+    if not usual:
+        write_whole(path, text)
+        return path
+    try:
+        with tempfile.TemporaryDirectory(dir=path.absolute().parent, prefix=".flatwalk-") as directory:
+            temporary = Path(directory) / path.name
+            temporary.write_bytes(printable(text).encode())
+            while True:
+                found = unused(path)
+                with suppress(FileExistsError):
+                    found.touch(exist_ok=False)
+                    break
+            temporary.replace(found)
+    except OSError as error:
+        raise _cannot_write(path, error) from error
+    return found
 
 
 def _cannot_write(path: Path, error: OSError) -> FlatwalkError:
