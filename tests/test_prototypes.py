@@ -89,6 +89,35 @@ class Greedy(LeafMap):
             raise LookupError("no memory") from None
 
 
+class Full(LeafMap):
+    """It has room for 100 pages, whatever memory there is."""
+
+    def create(self, memory: fw.Memory) -> None:
+        self.left = 100
+        super().create(memory)
+
+    def insert(self, memory: fw.Memory, number: int, entry: int) -> None:
+        if not self.left:
+            raise fw.OutOfMemory
+        self.left -= 1
+        super().insert(memory, number, entry)
+
+
+class Nowhere(LeafMap):
+    """It cannot even be made."""
+
+    def create(self, memory: fw.Memory) -> None:
+        raise fw.OutOfMemory
+
+
+@pytest.mark.parametrize("table", [Full, Nowhere])
+def test_a_table_without_room_is_not_memory_that_is_used_up(table: type[fw.Organisation]) -> None:
+    with pytest.raises(fw.FlatwalkError, match="has no room for another entry") as caught:
+        fw.simulate(fw.Scheme.of(table()), **{**SHORT, "large_pages": 0})
+    assert "used up" not in str(caught.value)
+    assert re.search(r"though \d{9,} of the simulated machine's \d+ bytes are free", str(caught.value))
+
+
 class Outside(LeafMap):
     def first(self, number: int) -> int:
         return 1 << 40

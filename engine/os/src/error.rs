@@ -15,10 +15,8 @@ pub enum OsError {
         /// The operating system's error.
         source: std::io::Error,
     },
-    /// Simulated memory is used up.
-    #[error(
-        "the simulated machine's memory of {memory_bytes} bytes is used up ({data_bytes} bytes of data, {table_bytes} bytes of page tables); raise `memory_bytes` in the machine's [os] section"
-    )]
+    /// Simulated memory is used up, or the page table found no room in what is left of it.
+    #[error("{}", used_up(*memory_bytes, *data_bytes, *table_bytes, *free_bytes))]
     OutOfMemory {
         /// Size of the memory.
         memory_bytes: u64,
@@ -26,6 +24,8 @@ pub enum OsError {
         data_bytes: u64,
         /// Bytes in page-table nodes.
         table_bytes: u64,
+        /// Bytes that are free.
+        free_bytes: u64,
     },
     /// An address that the page table cannot translate.
     #[error(
@@ -73,4 +73,17 @@ pub enum OsError {
         "the page table and the operating system disagree: {0}; this is an error in flatwalk, please report it"
     )]
     Table(TableError),
+}
+
+/// What [`OsError::OutOfMemory`] says.
+fn used_up(memory_bytes: u64, data_bytes: u64, table_bytes: u64, free_bytes: u64) -> String {
+    if free_bytes == 0 {
+        format!(
+            "the simulated machine's memory of {memory_bytes} bytes is used up ({data_bytes} bytes of data, {table_bytes} bytes of page tables); raise `memory_bytes` in the machine's [os] section"
+        )
+    } else {
+        format!(
+            "the page table has no room for another entry, and no free block of memory is as large as it needs, though {free_bytes} of the simulated machine's {memory_bytes} bytes are free; give the table more room if its scheme says how much it has, or raise `memory_bytes` in the machine's [os] section"
+        )
+    }
 }

@@ -59,6 +59,11 @@ impl<A: Physical> MeteredMemory<A> {
         Self { physical, frames, work, made, ordered: None, windows: None, entries_read }
     }
 
+    /// Bytes that nothing has yet.
+    pub(crate) fn free_bytes(&self) -> u64 {
+        self.frames.free_frames() * FRAME_BYTES
+    }
+
     /// The work done since the last call.
     pub(crate) fn take_work(&mut self) -> Work {
         Work { entries_read: self.entries_read.take(), ..std::mem::take(&mut self.work) }

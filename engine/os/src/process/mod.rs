@@ -90,9 +90,15 @@ impl<In: Address, Out: Physical> Process<In, Out> {
             memory.ordered = Some(Box::new(ordered));
         }
         let shape = PolicyShape { policy: &policy, areas: &areas, blocks: 0 };
-        let table = PageTable::new(&configuration.layout, &shape, &mut memory).map_err(|_| {
-            let memory_bytes = configuration.memory_bytes;
-            OsError::OutOfMemory { memory_bytes, data_bytes: 0, table_bytes: 0 }
+        let made = PageTable::new(&configuration.layout, &shape, &mut memory);
+        let table = made.map_err(|error| match error {
+            TableError::OutOfMemory => OsError::OutOfMemory {
+                memory_bytes: configuration.memory_bytes,
+                data_bytes: 0,
+                table_bytes: 0,
+                free_bytes: memory.free_bytes(),
+            },
+            other => OsError::Table(other),
         })?;
         if configuration.layout.is_made_with_machine() {
             // No program pays for that.
@@ -241,6 +247,7 @@ impl<In: Address, Out: Physical> Process<In, Out> {
             memory_bytes: self.memory.physical.size_bytes(),
             data_bytes: self.data_bytes,
             table_bytes: self.page_table_bytes(),
+            free_bytes: self.memory.free_bytes(),
         }
     }
 
