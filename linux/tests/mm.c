@@ -1152,6 +1152,7 @@ static void test_nothing(void)
 	_exit(0);
 }
 
+#define DELAY "/sys/kernel/debug/x86/flat_page_tables_delay"
 #define SYSCTL "/proc/sys/vm/flat_page_table_"
 #define BLOCKS_FAIL "/sys/kernel/debug/fail_page_alloc/probability"
 
@@ -1711,7 +1712,7 @@ static void test_exits(void)
 
 	if (access(SYSCTL "scan_millisecs", F_OK))
 		return;
-	set("/sys/kernel/debug/x86/flat_page_tables_delay", DELAY_US);
+	set(DELAY, DELAY_US);
 	set(SYSCTL "scan_millisecs", 1);
 	other = fork();
 	CHECK(other >= 0);
@@ -1964,7 +1965,7 @@ static void fork_in_vain(void)
 
 	if (!access(SYSCTL "scan_millisecs", F_OK)) {
 		set(SYSCTL "scan_millisecs", 1);
-		set("/sys/kernel/debug/x86/flat_page_tables_delay", DELAY_US);
+		set(DELAY, DELAY_US);
 		/* The child has the same policy from the start. */
 		CHECK(!prctl(PR_SET_FLAT_PAGE_TABLES, FLAT_ALWAYS, 0, 0, 0));
 	}
@@ -2406,6 +2407,91 @@ static void test_found(void)
 	CHECK(!put(THP "shmem_enabled", "never"));
 }
 
+/* Where waiters find a large page, once all of them are there. */
+static char *waited_for;
+
+static void *wait_and_find(void *unused)
+{
+	meet();
+	/* Meanwhile the process's lock is taken. */
+	poll(NULL, 0, 100);
+	CHECK(*(volatile size_t *)waited_for == 97);
+	return unused;
+}
+
+/* A range like FAR's at @at, flat, and above it a large page of a file that is not mapped yet. Returns the page. */
+static char *flat_range_with_file(char *at)
+{
+	const size_t word = 97;
+	int file = memfd_create("waiters", 0);
+
+	CHECK(file >= 0 && !ftruncate(file, 2 * MIB));
+	CHECK(pwrite(file, &word, sizeof(word), 0) == sizeof(word));
+	map_at(at, 64 * MIB, MAP_PRIVATE);
+	fill(at, 64 * MIB, 2 * MIB, 96);
+	CHECK(!mode_is("l2l1 l4l3+l2l1 compendia") || is_flat(2, at));
+	at += 128 * MIB;
+	CHECK(mmap(at, 2 * MIB, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_FIXED_NOREPLACE, file, 0) == at);
+	return at;
+}
+
+/*
+ * WAITERS threads find a large page that a flat range refuses, all while another range gives way, which takes DELAY_US and
+ * the lock under which the kernel counts how often that was. It has room for 511.
+ */
+static void wait_for_lock(void)
+{
+	enum { WAITERS = 600, DELAY_US = 1000000 };
+	static pthread_t threads[WAITERS];
+	pthread_attr_t small;
+	char *asked;
+
+	if (prctl(PR_SET_FLAT_PAGE_TABLES, FLAT_ALWAYS, 0, 0, 0))
+		CHECK(errno == EINVAL);
+	CHECK(!pthread_attr_init(&small) && !pthread_attr_setstacksize(&small, 256 * KIB));
+	CHECK(!pthread_barrier_init(&meeting, NULL, WAITERS + 1));
+	for (int i = 0; i < WAITERS; i++)
+		CHECK((errno = pthread_create(&threads[i], &small, wait_and_find, NULL)) == 0);
+	waited_for = flat_range_with_file(FAR);
+	asked = flat_range_with_file(FAR + GIB);
+	CHECK(!madvise(asked, 2 * MIB, MADV_HUGEPAGE));
+	if (!access(DELAY, W_OK))
+		set(DELAY, DELAY_US);
+	meet();
+	CHECK(*(volatile size_t *)asked == 97);
+	for (int i = 0; i < WAITERS; i++)
+		CHECK(!pthread_join(threads[i], NULL));
+	if (!access(DELAY, W_OK))
+		set(DELAY, 0);
+	if (mode_is("l2l1 l4l3+l2l1 compendia")) {
+		CHECK(!is_flat(2, FAR + GIB));
+		CHECK(!is_flat(2, FAR));
+	}
+	for (size_t at = 0; at < 2 * GIB; at += GIB) {
+		verify(FAR + at, 64 * MIB, 2 * MIB, 96);
+		CHECK(!munmap(FAR + at, GIB));
+	}
+}
+
+static void test_waiters(void)
+{
+	if (access(THP "shmem_enabled", W_OK))
+		exit(SKIPPED);
+	CHECK(!put("/proc/sys/vm/drop_caches", "3"));
+	CHECK(!put("/proc/sys/vm/compact_memory", "1"));
+	CHECK(!put(THP "shmem_enabled", "force"));
+	in_child(wait_for_lock);
+	CHECK(!put(THP "shmem_enabled", "never"));
+	/* Had the kernel freed what is not its own, that would show soon. */
+	for (int i = 0; i < 4; i++) {
+		char *memory = map_aligned(256 * MIB, GIB);
+
+		fill(memory, 256 * MIB, PAGE, 98 + i);
+		verify(memory, 256 * MIB, PAGE, 98 + i);
+		CHECK(!munmap(memory, 256 * MIB));
+	}
+}
+
 static const struct {
 	const char *name;
 	void (*run)(void);
@@ -2425,6 +2511,7 @@ static const struct {
 	{ "halfway", test_halfway },   { "asked", test_asked },	  { "policy", test_policy },
 	{ "passes", test_passes },     { "limit", test_limit },	  { "unshare", test_unshare },
 	{ "leader", test_leader },     { "found", test_found },
+	{ "waiters", test_waiters },
 };
 
 int main(int argc, char **argv)

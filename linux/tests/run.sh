@@ -199,7 +199,7 @@ for name; do
     flush*) flush "$name" ;;
     hugetlb | pressure | stress) $name ;;
     later | large | fits | cgroup | merge | counted | cap | exits | idle | poisoned | halfway | asked | policy | passes | limit | \
-        unshare | leader | found)
+        unshare | leader | found | waiters)
         tuned "$name"
         ;;
     stressor-*) limited stress-ng --verify --temp-path /tmp --timeout 2 --"${name#stressor-}" 2 ;;

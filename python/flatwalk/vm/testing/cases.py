@@ -26,7 +26,7 @@ _SHORT = (
     *("populate", "fork", "exec", "mremap", "thp", "switch", "later"),
     *("large", "fits", "cgroup", "merge", "counted", "cap", "exits"),
     *("idle", "poisoned", "halfway", "asked", "policy", "passes", "limit"),
-    *("unshare", "leader", "found"),
+    *("unshare", "leader", "found", "waiters"),
 )
 #: All tests of ours.
 OURS = (
