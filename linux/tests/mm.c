@@ -212,6 +212,13 @@ static int put(const char *path, const char *text)
 	return done == (ssize_t)strlen(text) ? 0 : -1;
 }
 
+/* What may be in the way of large pages, and of blocks, goes or is moved. */
+static void make_room_for_blocks(void)
+{
+	CHECK(!put("/proc/sys/vm/drop_caches", "3"));
+	CHECK(!put("/proc/sys/vm/compact_memory", "1"));
+}
+
 /* Tables come and go in a range that four threads fill at once, each its own 2 MB regions. */
 static void *populate_part(void *argument)
 {
@@ -1402,8 +1409,7 @@ static void test_large(void)
 	if (access(THP "enabled", W_OK))
 		exit(SKIPPED);
 	CHECK(!put(THP "shmem_enabled", "advise"));
-	CHECK(!put("/proc/sys/vm/drop_caches", "3"));
-	CHECK(!put("/proc/sys/vm/compact_memory", "1"));
+	make_room_for_blocks();
 	set("/proc/sys/vm/nr_hugepages", 20);
 	CHECK(number("/proc/meminfo", "HugePages_Free:") >= 16);
 	if (!access(SYSCTL "scan_millisecs", F_OK))
@@ -1489,8 +1495,7 @@ static void large_moved(void)
 static void test_move(void)
 {
 	/* Both blocks of 2 MB are to be had. */
-	CHECK(!put("/proc/sys/vm/drop_caches", "3"));
-	CHECK(!put("/proc/sys/vm/compact_memory", "1"));
+	make_room_for_blocks();
 	in_child(large_moved);
 }
 
@@ -2065,8 +2070,7 @@ static void collapsed_later(void)
 
 static void test_asked(void)
 {
-	CHECK(!put("/proc/sys/vm/drop_caches", "3"));
-	CHECK(!put("/proc/sys/vm/compact_memory", "1"));
+	make_room_for_blocks();
 	in_child(collapsed_elsewhere);
 	CHECK(!put(THP "shmem_enabled", "advise"));
 	hurry_khugepaged(true);
@@ -2098,8 +2102,7 @@ static void changes_its_mind(void)
 
 static void test_policy(void)
 {
-	CHECK(!put("/proc/sys/vm/drop_caches", "3"));
-	CHECK(!put("/proc/sys/vm/compact_memory", "1"));
+	make_room_for_blocks();
 	in_child(changes_its_mind);
 }
 
@@ -2134,8 +2137,7 @@ static void test_passes(void)
 		exit(SKIPPED);
 	if (!mode_is("l2l1 l4l3+l2l1 compendia"))
 		return;
-	CHECK(!put("/proc/sys/vm/drop_caches", "3"));
-	CHECK(!put("/proc/sys/vm/compact_memory", "1"));
+	make_room_for_blocks();
 	hurry_khugepaged(true);
 	in_child(one_large_page);
 	CHECK(!put(THP "enabled", "madvise"));
@@ -2328,8 +2330,7 @@ static void outlive_leader(void)
 
 static void test_leader(void)
 {
-	CHECK(!put("/proc/sys/vm/drop_caches", "3"));
-	CHECK(!put("/proc/sys/vm/compact_memory", "1"));
+	make_room_for_blocks();
 	if (!access(SYSCTL "threshold", F_OK)) {
 		set(SYSCTL "threshold", 512);
 		set(SYSCTL "scan_millisecs", 1);
@@ -2397,8 +2398,7 @@ static void test_found(void)
 {
 	if (access(THP "shmem_enabled", W_OK))
 		exit(SKIPPED);
-	CHECK(!put("/proc/sys/vm/drop_caches", "3"));
-	CHECK(!put("/proc/sys/vm/compact_memory", "1"));
+	make_room_for_blocks();
 	CHECK(!put(THP "shmem_enabled", "force"));
 	in_child(find_made);
 	in_child(find_made_and_asked);
@@ -2477,8 +2477,7 @@ static void test_waiters(void)
 {
 	if (access(THP "shmem_enabled", W_OK))
 		exit(SKIPPED);
-	CHECK(!put("/proc/sys/vm/drop_caches", "3"));
-	CHECK(!put("/proc/sys/vm/compact_memory", "1"));
+	make_room_for_blocks();
 	CHECK(!put(THP "shmem_enabled", "force"));
 	in_child(wait_for_lock);
 	CHECK(!put(THP "shmem_enabled", "never"));

@@ -84,7 +84,7 @@ def work(request: str, digest: str, code: Sequence[str] = ()) -> Done:
         asked = json.loads(request)
         if code:
             loaded = [settings.scheme(name, "schemes") for name in code]
-            if not adapters.codes(asked["runs"]) <= adapters.codes(loaded):
+            if not adapters.codes(run["scheme"] for run in asked["runs"]) <= adapters.codes(loaded):
                 files = " or ".join(name.rpartition("/")[2] for name in code)
                 return Done(None, f"{files}, or what it imports, was changed after the sweep began", 0.0)
         response = simulate_all(asked, _look)

@@ -281,8 +281,8 @@ class _Known:
                 remedy="write the class to a file or a notebook's cell",
             )
         origin = _ORIGIN.get()
-        of_file = [] if origin is None else [origin.next()]
-        text = "\0".join([own.__qualname__, parameters, *of_file, code, *_parts(Path(file), code)])
+        place = [] if origin is None else [origin.next()]
+        text = "\0".join([own.__qualname__, parameters, *place, code, *_parts(Path(file), code)])
         first = hashlib.sha256(text.encode()).hexdigest()[:16]
         if origin is not None:
             cls.classes[first] = own
@@ -528,22 +528,20 @@ def scheme(
     return table
 
 
-def codes(value: object) -> set[str]:
-    """The codes of all classes that a scheme, or whatever has some, names."""
-    if isinstance(value, dict):
-        own = {str(value["code"])} if {"class", "file", "code", "parameters"} <= value.keys() else set()
-        return own.union(*map(codes, value.values()))
-    return set().union(*map(codes, value)) if isinstance(value, list | tuple) else set()
+def _in_python(scheme: Mapping[str, Any]) -> list[Mapping[str, Any]]:
+    """What of a scheme is written in Python: its table, its host's, and mechanisms."""
+    parts = [scheme["table"], scheme.get("host", {}).get("table", {}), *scheme.get("python", [])]
+    return [part for part in parts if "code" in part]
+
+
+def codes(schemes: Iterable[Mapping[str, Any]]) -> set[str]:
+    """The codes of the classes that schemes call."""
+    return {part["code"] for scheme in schemes for part in _in_python(scheme)}
 
 
 def names(runs: Sequence[Mapping[str, Any]]) -> list[str]:
     """The names of the classes that runs call."""
-    found = []
-    for run in runs:
-        own = run["scheme"]
-        parts = [own["table"], own.get("host", {}).get("table", {}), *own.get("python", [])]
-        found += [part["class"] for part in parts if "code" in part]
-    return list(dict.fromkeys(found))
+    return list(dict.fromkeys(part["class"] for run in runs for part in _in_python(run["scheme"])))
 
 
 @contextmanager
