@@ -45,7 +45,13 @@ hypothesis.settings.load_profile("repeated")
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Guests begin first, then the files with slow tests: what takes longest is not left for the end."""
+    """Guests begin first, then the files with slow tests: what takes longest is not left for the end.
+
+    The first guests' tests build QEMU and Linux, too.
+    """
+    for item in items:
+        if processes.boots_guests(item.path.name):
+            item.add_marker(pytest.mark.timeout(3000))
     slow = {item.path for item in items if item.get_closest_marker("slow")}
     items.sort(key=lambda item: (not processes.boots_guests(item.path.name), item.path not in slow))
 

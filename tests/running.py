@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
+import signal
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, AnyStr
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    import subprocess
+    from collections.abc import Callable, Iterator
 
 #: How long what must come may take on a slow machine with much else to do.
 PATIENCE_SECONDS = 600
@@ -65,3 +68,16 @@ def wait_until(condition: Callable[[], bool]) -> None:
     while not condition():
         assert time.monotonic() < last
         time.sleep(0.01)
+
+
+@contextlib.contextmanager
+def waited_for(process: subprocess.Popen[AnyStr]) -> Iterator[subprocess.Popen[AnyStr]]:
+    """Waits for a process's end. If the test fails, the process and what it started are killed first."""
+    with process:
+        try:
+            yield process
+        except BaseException:
+            for pid in {process.pid, *descendants(process.pid)}:
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGKILL)
+            raise

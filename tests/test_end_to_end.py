@@ -23,7 +23,7 @@ from typer.testing import CliRunner
 from flatwalk import cli, units
 from flatwalk.definitions import settings
 from flatwalk.terminal import output
-from tests.running import PATIENCE_SECONDS, wait_until
+from tests.running import PATIENCE_SECONDS, wait_until, waited_for
 from tests.test_cli import COMMANDS
 from tests.test_foreign import thread
 
@@ -571,16 +571,18 @@ def test_ctrl_c_while_recording_judges_what_ran(tmp_path: Path) -> None:
     work = tmp_path / "work"
     temporary.mkdir()
     work.mkdir()
-    with subprocess.Popen(
-        [
-            *[sys.executable, "-I", "-m", "flatwalk", "compare", "--schemes", "radix4,fpt", "--no-report"],
-            *["--large-pages", "0", "--", "sh", "-c", "echo ready; while :; do :; done"],
-        ],
-        cwd=work,
-        env=os.environ | {"TMPDIR": str(temporary)},
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        start_new_session=True,  # a terminal sends Ctrl-C to the whole group
+    with waited_for(
+        subprocess.Popen(
+            [
+                *[sys.executable, "-I", "-m", "flatwalk", "compare", "--schemes", "radix4,fpt"],
+                *["--no-report", "--large-pages", "0", "--", "sh", "-c", "echo ready; while :; do :; done"],
+            ],
+            cwd=work,
+            env=os.environ | {"TMPDIR": str(temporary)},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            start_new_session=True,  # a terminal sends Ctrl-C to the whole group
+        )
     ) as process:
         assert process.stdout is not None
         assert process.stdout.readline() == b"ready\n"

@@ -34,9 +34,10 @@ from flatwalk.recorder import (
 )
 from flatwalk.recorder.collector import Collector
 from flatwalk.recorder.program import resolve
-from tests.running import descendants
+from tests.running import PATIENCE_SECONDS, descendants, waited_for
 
 if TYPE_CHECKING:
+    import contextlib
     from collections.abc import Callable
 
 GUESTS = Path(__file__).parents[1] / "recorder" / "tests" / "guests"
@@ -309,23 +310,28 @@ def test_a_crash_is_the_programs_own(tmp_path: Path, output: Path) -> None:
 
 def started(
     helper: str, directory: Path, stderr: int | None = None, stdin: int | None = None
-) -> subprocess.Popen[str]:
+) -> contextlib.AbstractContextManager[subprocess.Popen[str]]:
     """A program of Python's, in a group of its own, which a terminal sends Ctrl-C to.
 
-    What a shell starts in the background has signals of the terminal ignored, these tests too.
+    What a shell starts in the background has signals of the terminal ignored, these tests too. A recording
+    waits for its program's end for as long as that takes.
     """
     usual = (
         "import signal; signal.signal(signal.SIGINT, signal.default_int_handler)\n"
         "for one in (signal.SIGQUIT, signal.SIGHUP, signal.SIGTERM): signal.signal(one, signal.SIG_DFL)\n"
+        "from flatwalk.recorder import session\n"
+        f"session.TERMINATION_SECONDS = session.FAILURE_SECONDS = {PATIENCE_SECONDS}.0\n"
     )
-    return subprocess.Popen(
-        [sys.executable, "-P", "-c", usual + helper],
-        stdin=stdin,
-        stdout=subprocess.PIPE,
-        stderr=stderr,
-        text=True,
-        cwd=directory,
-        start_new_session=True,
+    return waited_for(
+        subprocess.Popen(
+            [sys.executable, "-P", "-c", usual + helper],
+            stdin=stdin,
+            stdout=subprocess.PIPE,
+            stderr=stderr,
+            text=True,
+            cwd=directory,
+            start_new_session=True,
+        )
     )
 
 
@@ -378,12 +384,13 @@ def test_what_dies_otherwise_while_it_is_ended_was_stopped(tmp_path: Path, numbe
 
 
 def test_a_later_crash_is_the_programs_own(tmp_path: Path) -> None:
+    # Not a handler: Python calls it between two steps, and a signal just before a read would wait as long.
     script = (
-        "import os, signal; signal.signal(2, lambda *_: os.write(1, b'caught\\n')); os.write(1, b'go\\n')\n"
-        "os.read(0, 1); os.abort()"
+        "import os, signal; signal.pthread_sigmask(signal.SIG_BLOCK, [2]); os.write(1, b'go\\n')\n"
+        "signal.sigwait([2]); os.write(1, b'caught\\n'); os.read(0, 1); os.abort()"
     )
     helper = (
-        "import sys; from pathlib import Path; from flatwalk.recorder import session\n"
+        "import sys; from pathlib import Path\n"
         "session.FAILURE_SECONDS = 0.0\n"
         f"result = session.record([sys.executable, '-I', '-c', {script!r}], Path('out.fwt'))\n"
         "print(result.status, result.traces[0].stopped, flush=True)\n"
@@ -667,7 +674,7 @@ def test_what_had_ended_before_was_not_stopped(tmp_path: Path) -> None:
 def test_children_left_running_are_let_go_by_ctrl_c(tmp_path: Path) -> None:
     program = compiled(tmp_path, "endless", *BARE)
     helper = (
-        "import sys; from pathlib import Path; from flatwalk.recorder import session\n"
+        "import sys; from pathlib import Path\n"
         "session.PATIENCE_SECONDS = 0.0\n"
         f"result = session.record(['/bin/sh', '-c', '{program} & echo $!'], Path('out.fwt'))\n"
         "print(*(trace.reason for trace in result.traces), file=sys.stderr)\n"

@@ -21,7 +21,7 @@ from flatwalk.recorder.reports import Reports
 from flatwalk.recorder.request import TRACE_MAGIC
 from flatwalk.recorder.result import ProcessTrace, RecordResult
 from flatwalk.terminal.output import unused
-from tests.running import PATIENCE_SECONDS, descendants, is_gone, wait_until
+from tests.running import PATIENCE_SECONDS, descendants, is_gone, wait_until, waited_for
 from tests.test_record import BARE, compiled
 
 if TYPE_CHECKING:
@@ -331,13 +331,15 @@ def test_a_signal_ends_the_program_its_children_and_the_collector(
     program = compiled(tmp_path, "endless", *BARE)
     # A shell that ignores the signal, and so does what it starts.
     deaf = ["/bin/sh", "-c", f"trap '' TERM INT HUP; {program} & {program}; exit"]
-    with subprocess.Popen(
-        [sys.executable, "-I", "-m", "flatwalk", *command, "--", *deaf],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.DEVNULL,
-        text=True,
-        cwd=tmp_path,
-        env=os.environ | {"TMPDIR": str(files)},
+    with waited_for(
+        subprocess.Popen(
+            [sys.executable, "-I", "-m", "flatwalk", *command, "--", *deaf],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            text=True,
+            cwd=tmp_path,
+            env=os.environ | {"TMPDIR": str(files)},
+        )
     ) as running:
         assert running.stdout is not None
         # The collector, the shell, and its two children, each of which has begun to be recorded.

@@ -24,6 +24,7 @@ from flatwalk.errors import FlatwalkError, UsageError
 from flatwalk.vm import build, compiled, components, ports, races, run
 from flatwalk.vm.machine import MODES, Machine
 from flatwalk.vm.testing import cases, judging, report, running
+from tests.running import waited_for
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -775,12 +776,14 @@ def test_linux_does_the_same_in_every_mode() -> None:
 @pytest.mark.slow
 @pytest.mark.usefixtures("vm")
 def test_ctrl_c_stops_the_guest(tmp_path: Path) -> None:
-    with subprocess.Popen(
-        [sys.executable, "-I", "-m", "flatwalk", "vm", "test", "--modes", "off"],
-        env=os.environ | {"TMPDIR": str(tmp_path)},
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        start_new_session=True,
+    with waited_for(
+        subprocess.Popen(
+            [sys.executable, "-I", "-m", "flatwalk", "vm", "test", "--modes", "off"],
+            env=os.environ | {"TMPDIR": str(tmp_path)},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            start_new_session=True,
+        )
     ) as process:
         assert process.stdout is not None
         while b"populate" not in process.stdout.readline():
