@@ -258,7 +258,7 @@ def test_the_cases_are_not_empty() -> None:
         "none is shown to be faster",
         "none is faster",
         "not decided: between",
-        "windows more would decide",
+        "windows more may decide",
         "only measuring the whole run would decide",
         "of what can be had",
         "so the gain is not one of translation",

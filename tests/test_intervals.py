@@ -172,6 +172,16 @@ def test_what_is_unknown_has_no_bounds() -> None:
     assert math.isnan(estimate([[1.0] * 9], [[0.0] * 9], 0.0).value)
     in_one = estimate([[0.0] * 5 + [13.0] + [0.0] * 6], [[0.0] * 5 + [7.0] + [0.0] * 6], 0.01)
     assert (in_one.value, in_one.low) == (13 / 7, None), "eleven windows without a walk say nothing of walks"
+    # Of a ratio of two rates, instructions divide, too, and are in every window.
+    walks, instructions = [0.0] * 33 + [7.0] * 7, [1.0] * 40
+    few = estimate([[2 * one for one in walks], instructions], [walks, instructions], 0.01)
+    assert (few.value, few.low) == (2.0, None), "so few windows with walks say as little"
+    more = estimate(
+        [[2 * one for one in [7.0, *walks]], [1.0, *instructions]],
+        [[7.0, *walks], [1.0, *instructions]],
+        0.01,
+    )
+    assert (more.low, more.high) == (2.0, 2.0)
 
 
 def test_windows_needed() -> None:

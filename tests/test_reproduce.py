@@ -541,17 +541,22 @@ def test_a_claim_about_many_processes_needs_a_guest(tmp_path: Path, monkeypatch:
     asked = []
 
     def oversubscribe(modes: list[str], swaps_percent: list[int]) -> list[bench.Crowd]:
-        asked.append((modes, swaps_percent))
-        return [bench.Crowd(modes[0], swap, 200 - 2 * swap, 2 * swap) for swap in swaps_percent]
+        asked.append((*modes, *swaps_percent))
+        (swap,) = swaps_percent
+        short = 6 * asked.count(asked[-1]) if swap == 6 else 0
+        return [bench.Crowd(modes[0], swap, 200, 40, processes=120, short_at_begin=short, short_at_end=1)]
 
     monkeypatch.setattr(build, "find", lambda _: tmp_path)
     monkeypatch.setattr(bench, "oversubscribe", oversubscribe)
     jobs = planning.needs_of(experiment, "small", claim).jobs.values()
     for _ in range(2):  # what was found is kept
         results = runs.simulate(jobs, cache.Store(tmp_path), 1, lambda _done, _total: None)
-        assert asked == [(["l3l2"], [6]), (["l3l2"], [50])]
+        assert asked == 3 * [("l3l2", 6)] + 3 * [("l3l2", 50)]
     found = judge(experiment, claim, results)
-    assert [value.ours for value in found.values] == [6.0, 50.0]
+    some, none = found.values
+    # Three guests, of 5, 10 and 15 %: Student's t with two degrees of freedom.
+    assert (some.ours, some.low, some.high) == pytest.approx((10.0, 10 - 12.42, 10 + 12.42), abs=0.01)
+    assert (none.ours, none.low, none.high) == (0.0, None, None)
     assert found.verdict is Verdict.NOT_COMPARABLE
 
 

@@ -51,9 +51,25 @@ def test_each_program_is_compared_with_itself() -> None:
     assert "(" not in bench.causes_table([ROWS[0], other]).splitlines()[-2]
 
 
-def test_refused_blocks_are_shares() -> None:
-    crowd = bench.Crowd("l3l2", 50, 190, 10)
-    assert bench.crowd_table([crowd]).splitlines()[-1] == ("| l3l2 | 50 % | 200 | 10 | 5.0 % |")
+#: What a guest prints in which one of three processes lacks a block when it begins, and another when it ends.
+CROWD = """process 0 4096 4096
+process 2 4096 2048
+process 1 2048 4096
+counter flat_table_alloc 190
+counter flat_table_alloc_failed 10
+"""
+
+
+def test_processes_that_lack_blocks_are_counted_and_refused_blocks_too() -> None:
+    crowd = bench.Crowd.of("l3l2", 50, CROWD)
+    assert crowd == bench.Crowd("l3l2", 50, 190, 10, processes=3, short_at_begin=1, short_at_end=1)
+    last = bench.crowd_table([crowd]).splitlines()[-1]
+    assert last == "| l3l2 | 50 % | 3 | 1 (33.3 %) | 1 (33.3 %) | 200 | 10 (5.0 %) |"
+
+
+def test_a_crowd_without_blocks_is_an_error() -> None:
+    with pytest.raises(FlatwalkError, match="no process of a guest in l3l2 had a block"):
+        bench.Crowd.of("l3l2", 50, CROWD.replace("4096", "0").replace("2048", "0"))
 
 
 def test_a_crowd_is_known_by_all_that_runs_in_its_guest(
@@ -76,7 +92,8 @@ def test_a_crowd_is_known_by_all_that_runs_in_its_guest(
 
 def test_a_table_without_rows_is_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(bench, "measure", lambda *_, **__: ROWS)
-    monkeypatch.setattr(bench, "oversubscribe", lambda modes, **_: [bench.Crowd(m, 0, 1, 0) for m in modes])
+    crowds = {mode: bench.Crowd.of(mode, 0, CROWD) for mode in bench.CROWD_MODES}
+    monkeypatch.setattr(bench, "oversubscribe", lambda modes, **_: [crowds[mode] for mode in modes])
     usual: dict[str, Any] = dict.fromkeys(
         ("levels", "programs", "threshold", "host", "boots", "save", "host_modes", "source")
     )
@@ -298,12 +315,12 @@ def test_programs_and_files_may_have_blanks_and_commas_in_their_paths(
         _: object, command: Sequence[str], *, stdout: io.BytesIO, options: Sequence[str], **__: object
     ) -> run.Outcome:
         given.append((command, options))
-        stdout.write(b"counter flat_table_alloc 1\ncounter flat_table_alloc_failed 2\n")
+        stdout.write(CROWD.encode())
         return run.Outcome(0, "", "")
 
     monkeypatch.setattr(run, "run", ended)
     (crowd,) = bench.oversubscribe(["l3l2"], [0])
-    assert (crowd.allocated, crowd.refused) == (1, 2)
+    assert (crowd.allocated, crowd.refused) == (190, 10)
     # run.sh has a shell read it.
     call = given[0][0][-1].removeprefix("run=")
     assert shlex.split(call)[0] == str(odd / "crowd")

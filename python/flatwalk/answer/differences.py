@@ -114,7 +114,11 @@ class Difference:
         )
 
     def _to_decide(self) -> str:
-        """How many windows more would show that there is a difference, or that there is none."""
+        """How many windows more may show that there is a difference, or that there is none.
+
+        With so many, the figure that there is would be just decided. The true one is as often nearer to what
+        it is compared with as farther: in half of such cases they do not decide it.
+        """
         low, high = self.bounds
         distance = abs(self.change) if abs(self.change) >= NOISE else NOISE - abs(self.change)
         half = max(high - self.change, self.change - low)
@@ -127,7 +131,7 @@ class Difference:
         if needed > FAR_MORE * self.windows:
             return "; far more windows than these would be needed"
         more = max(needed - self.windows, 1)
-        return f"; {more} {'window' if more == 1 else 'windows'} more would decide"
+        return f"; {more} {'window' if more == 1 else 'windows'} more may decide"
 
 
 def difference(run: Run, base: Run, sampling: Sampling | None) -> Difference | None:

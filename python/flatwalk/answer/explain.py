@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from flatwalk import units
 from flatwalk.answer import across, causes, twins
-from flatwalk.answer.differences import NOISE, WITHIN, Standing, difference, joined
+from flatwalk.answer.differences import NOISE, WITHIN, Standing, difference, joined, spread
 from flatwalk.answer.judged import bias_words, judged_words
 from flatwalk.answer.results import (
     bound_for,
@@ -373,14 +373,24 @@ def _free_words(place: _Place, best: Difference | None) -> str:
         words = f"what {free} would gain is {bound.words}"
     elif bound.standing is Standing.NONE:
         words = f"{free} would make no difference"
-        if best is not None:
+        # What is no difference may be half a per cent.
+        if best is not None and best.bounds[0] > bound.bounds[1] + NOISE:
             words += ", so the gain is not one of translation"
     elif best is not None and place.better(best.run, bound.run):
         words += ", less than that: part of the gain is not one of translation"
     elif best is not None and bound.standing is Standing.BETTER:
-        share = units.percent(min(best.change / bound.change, 1.0))
-        words += f", so {best.run['scheme']} gets {share} of what can be had"
+        if best.change >= bound.change:
+            words += f", no more than {best.run['scheme']}"
+        else:
+            words += f", so {best.run['scheme']} gets {_share_words(best, bound)} of what can be had"
     return words
+
+
+def _share_words(best: Difference, bound: Difference) -> str:
+    """Which part of the bound's gain a scheme's is: with what both intervals allow, if they say something."""
+    share = units.percent(best.change / bound.change)
+    low, high = best.bounds[0] / bound.bounds[1], min(best.bounds[1] / bound.bounds[0], 1.0)
+    return f"{share} ({spread(low, high)})" if best.bounds[0] < best.bounds[1] else share
 
 
 def _mechanisms(run: Run) -> str:

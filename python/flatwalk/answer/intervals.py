@@ -112,7 +112,8 @@ def estimate(over: Sequence[Sequence[float]], under: Sequence[Sequence[float]], 
         coverage: Share of the program that the windows cover.
 
     Returns:
-        An estimate without bounds if there are too few windows, or a sum is 0.
+        An estimate without bounds if there are too few windows, or too few that have what divides, or a sum
+        is 0.
     """
     sums = [sum(column) for column in (*over, *under)]
     if not all(sums):
@@ -123,8 +124,8 @@ def estimate(over: Sequence[Sequence[float]], under: Sequence[Sequence[float]], 
     if coverage >= 1:
         return Estimate(value, value, value)
     # What divides may be in a few windows alone: of how it varies, the others say nothing.
-    telling = sum(any(row) for row in zip(*under, strict=True)) if under else count
-    if min(count, telling) < LEAST:
+    telling = min((sum(map(bool, column)) for column in under), default=count)
+    if count < LEAST or telling < min(count, FEW):
         return Estimate(value)
     signs = [1] * len(over) + [-1] * len(under)
     columns = zip(*over, *under, strict=True)

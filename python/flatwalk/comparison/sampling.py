@@ -134,7 +134,7 @@ def _refine(
         if not missing.reached and missing.needed is not None and is_recorded_sample:
             output.note(
                 "All windows of the recording were measured; to record more: flatwalk record --windows "
-                f"{math.ceil(missing.needed / 2)} -o FILE -- CMD"
+                f"{missing.needed} -o FILE -- CMD"
             )
     return lengths, response
 

@@ -152,17 +152,20 @@ def weigh(run: Run, weights: list[float]) -> None:
     total = math.fsum(weights)
     factors = [weight * len(windows) / total for weight in weights]
 
+    def exact(figures: Iterable[float | None]) -> float:
+        return math.fsum(factor * (figure or 0) for factor, figure in zip(factors, figures, strict=True))
+
     def summed(figures: Iterable[float | None]) -> int:
-        return round(
-            math.fsum(factor * (figure or 0) for factor, figure in zip(factors, figures, strict=True))
-        )
+        return round(exact(figures))
+
+    walks = exact(window["walks"] for window in windows)
 
     def mean(figures: Iterable[int]) -> float | None:
-        return summed(figures) / run["walks"] if run["walks"] else None
+        return exact(figures) / walks if walks else None
 
     run["weighted"] = True
     run["instructions"] = summed(window["instructions"] for window in windows)
-    run["walks"] = summed(window["walks"] for window in windows)
+    run["walks"] = round(walks)
     run["accesses_per_walk"] = mean(window["walk_accesses"] for window in windows)
     if run["cycles"] is None:
         return

@@ -142,10 +142,10 @@ def _trace_ipc(run: Run) -> float | None:
     return run["instructions"] / (run["instructions"] / 2 + counts[0]["data_accesses"] + walks + data / 8)
 
 
-def _blocks_refused(run: Run, _base: Run, _bound: Run) -> float | None:
-    """Of the blocks of 2 MiB that processes in a guest asked for, those that could not be had."""
-    blocks = cast("dict[str, dict[str, int]]", run)["blocks"]
-    return ratio(100 * blocks["refused"], blocks["allocated"] + blocks["refused"])
+def _processes_refused(run: Run, _base: Run, _bound: Run) -> float | None:
+    """Of the processes in guests, those that did not get a block of 2 MiB when they began."""
+    boots = cast("list[dict[str, int]]", run["windows"])
+    return ratio(100 * sum(boot["refused"] for boot in boots), sum(boot["processes"] for boot in boots))
 
 
 def _printed(run: Run, base: Run, _bound: Run) -> float | None:
@@ -229,7 +229,7 @@ METRICS: dict[str, Metric] = {
         compares=True,
         show=_percent_change,
     ),
-    "blocks_refused": Metric("%", 1, _blocks_refused),
+    "processes_refused": Metric("%", 1, _processes_refused),
     "extra_ns": Metric("ns", 0, _extra_ns, compares=True),
     "ns_per_update": Metric("ns", 0, _ns_per_update),
     "walks_under_way": Metric("walks", 2, _walks_under_way),

@@ -30,6 +30,8 @@ if TYPE_CHECKING:
 _DENSE_START = 1 << 39
 #: Workload that is processes in a guest whose memory is short; its size is swap space, in per cent of memory.
 CROWD = "crowd"
+#: What processes do to each other is not repeatable: how many guests are booted for one figure.
+_CROWD_BOOTS = 3
 #: Scheme under which a mix's programs run alone.
 TODAY = "radix4"
 #: Key of a source whose figure another command has printed.
@@ -93,7 +95,7 @@ def source_of(workload: str) -> dict[str, Any]:
     if name in printed.KINDS:
         return {PRINTED: {"kind": name, "row": size}}
     if name == CROWD:
-        return {"crowd": {"swap_percent": units.parse_count(size, workload)}}
+        return {CROWD: {"swap_percent": units.parse_count(size, workload), "boots": _CROWD_BOOTS}}
     if name != "dense":
         return {"workload": parse_workload(workload)}
     area = {"start": _DENSE_START, "end": _DENSE_START + units.parse_size(size, workload)}

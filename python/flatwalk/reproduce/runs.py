@@ -138,14 +138,24 @@ def _mixed_alike(request: dict[str, Any], progress: Callable[[int, int | None], 
     return results
 
 
-def _crowded(request: dict[str, Any], _progress: Callable[[int, int | None], None]) -> list[Run]:
-    """Blocks of 2 MiB that processes in guests got, and that they were refused."""
-    swap_percent = request["source"][CROWD]["swap_percent"]
-    found = bench.oversubscribe([run["mode"] for run in request["runs"]], [swap_percent])
-    return [
-        cast("Run", {"walks": 0, "blocks": {"allocated": crowd.allocated, "refused": crowd.refused}})
-        for crowd in found
-    ]
+def _crowded(request: dict[str, Any], progress: Callable[[int, int | None], None]) -> list[Run]:
+    """Processes in guests, and those that did not get their blocks of 2 MiB when they began.
+
+    A window is a guest: what its processes get depends on each other, and on when they run. It is one of as
+    many as one likes.
+    """
+    swap_percent, count = request["source"][CROWD].values()
+    results = []
+    for number, run in enumerate(request["runs"]):
+        boots = []
+        for boot in range(count):
+            progress(number * count + boot, len(request["runs"]) * count)
+            (crowd,) = bench.oversubscribe([run["mode"]], [swap_percent])
+            boots.append({"processes": crowd.processes, "refused": crowd.short_at_begin})
+        # Where none was refused in any guest, nothing says how often one is.
+        sampling = {"coverage": 0.0, "sampled": True} if any(boot["refused"] for boot in boots) else None
+        results.append(cast("Run", {"walks": 0, "ipc": None, "windows": boots, "sampling": sampling}))
+    return results
 
 
 def _printed(request: dict[str, Any], _progress: Callable[[int, int | None], None]) -> list[Run]:

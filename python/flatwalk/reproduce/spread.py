@@ -191,6 +191,8 @@ def _coverage(runs: Runs) -> float | None:
 def _without(run: Run, left_out: int) -> Run:
     """A run as if a window had not been measured, in all that metrics read of it."""
     others = [window for at, window in enumerate(run["windows"]) if at != left_out]
+    if "instructions" not in cast("dict[str, Any]", run):  # guests, of which metrics read windows alone
+        return cast("Run", {**run, "windows": others})
 
     def total(key: str) -> float:
         return sum(cast("dict[str, float | None]", window)[key] or 0 for window in others)

@@ -8,10 +8,13 @@ from __future__ import annotations
 
 import itertools
 import math
-from dataclasses import dataclass, field
+from collections import Counter
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any, cast
 
+from flatwalk import units
+from flatwalk.answer.differences import joined
 from flatwalk.errors import UsageError
 from flatwalk.reproduce import explanations
 from flatwalk.reproduce.claims import Value
@@ -239,6 +242,17 @@ class Check:
     words: str
     #: The figure that it looks at.
     value: Value
+    #: What would become of it with all windows measured.
+    at_best: bool | None = None
+    #: What it looks at, in a word.
+    kind: str = "figure"
+
+
+def _at_best(value: Value) -> Value:
+    """A figure as sure as it would be with all windows measured, or as it is where that is not known."""
+    if value.ours is None or value.missing is None:
+        return value
+    return replace(value, low=value.ours - value.missing, high=value.ours + value.missing)
 
 
 def checks(claim: Claim, values: Sequence[Value], related: Sequence[Value]) -> list[Check]:
@@ -256,28 +270,27 @@ def checks(claim: Claim, values: Sequence[Value], related: Sequence[Value]) -> l
             allowed = (ends[0] - point.tolerance, ends[1] + point.tolerance)
             # An open range says which side of a bound a figure is on, which rounding must not decide.
             digits = None if any(map(math.isinf, ends)) else METRICS[point.metric].digits
-            state = _state(value, allowed, digits)
-            found.append(Check(state, f"{point.label} {_where(state)} the tolerance", value))
+            state, at_best = (_state(one, allowed, digits) for one in (value, _at_best(value)))
+            found.append(Check(state, f"{point.label} {_where(state)} the tolerance", value, at_best))
         if "sign" in claim.checks:
-            state = _sign_state(value, _middle(point.published))
+            published = _middle(point.published)
+            state, at_best = (_sign_state(one, published) for one in (value, _at_best(value)))
             verb = "has" if state is False else "may have"
-            found.append(Check(state, f"{point.label} {verb} the other sign", value))
+            found.append(Check(state, f"{point.label} {verb} the other sign", value, at_best))
     for relation, value in zip(relations(claim), related, strict=True):
         first, second = (claim.points[at].label for at in (relation.first, relation.second))
-        state = _state(value, relation.allowed, None)
-        if relation.kind == "difference":
-            verb = "is" if state is False else "may be"
-            found.append(Check(state, f"{second} {verb} below {first}", value))
+        is_order = relation.kind == "difference"
+        digits = None if is_order else 2
+        state, at_best = (_state(one, relation.allowed, digits) for one in (value, _at_best(value)))
+        if value.ours is None:
+            words = f"{second} and {first} cannot be compared, as one of them has no figure"
+        elif is_order:
+            words = f"{second} {'is' if state is False else 'may be'} below {first}"
         else:
             low, high = relation.allowed
-            ours = "unknown" if value.ours is None else f"{value.ours:.2f}"
-            words = f"{second} is {ours} of {first}, which {_where(state)} {low:.2f} to {high:.2f}"
-            found.append(Check(state, words, value))
+            words = f"{second} is {value.ours:.2f} of {first}, which {_where(state)} {low:.2f} to {high:.2f}"
+        found.append(Check(state, words, value, at_best, "order" if is_order else "ratio"))
     return found
-
-
-#: What programs that are not run have to account for of an interval, so that more windows do not help.
-_MOSTLY = 0.8
 
 
 def undecided(outcome: Outcome) -> str:
@@ -285,22 +298,24 @@ def undecided(outcome: Outcome) -> str:
     if outcome.verdict is not Verdict.UNDECIDED:
         return ""
     found = checks(outcome.claim, outcome.values, outcome.related)
-    values = [check.value for check in found if check.state is None]
-    lacking = [
-        value
-        for value in values
-        if value.half is not None and value.missing is not None and value.missing > _MOSTLY * value.half
-    ]
-    unknown = [value for value in values if value.half is None]
-    count = f"{len(values)} {'figure' if len(values) == 1 else 'figures'}"
+    # A figure may have several checks.
+    open_checks: dict[int, list[Check]] = {}
+    for check in found:
+        if check.state is None:
+            open_checks.setdefault(id(check.value), []).append(check)
+    kinds = Counter(of[0].kind for of in open_checks.values())
+    count = joined([units.several(number, kind) for kind, number in kinds.items()])
+    values = [of[0].value for of in open_checks.values()]
+    unknown = sum(value.half is None for value in values)
     if unknown:
-        return f"{count}, {len(unknown)} of them without an interval"
+        return f"{count}, {unknown} of them without an interval"
     if any(value.missing is None for value in values):
         return count
-    if len(lacking) == len(values):
+    lacking = sum(all(check.at_best is None for check in of) for of in open_checks.values())
+    if lacking == len(values):
         return f"{count}: more windows would not help, as programs that we lack account for the interval"
     if lacking:
-        return f"{count}: for {len(lacking)} of them more windows would not help, as we lack programs"
+        return f"{count}: for {lacking} of them more windows would not help, as we lack programs"
     return f"{count}: more windows may"
 
 
