@@ -481,5 +481,18 @@ def test_a_program_without_room_for_the_warm_up_is_named() -> None:
 
 def test_a_program_alone_is_warmed_longer_than_together() -> None:
     _, _, request = part(1.0, 400_000_000)
-    assert mixing.longer(request)["sampling"]["warmup"] == mixing.ALONE_WARMUPS * 2_000_000
+
+    def longer(programs: list[str]) -> dict[str, Any]:
+        return mixing.Mix(programs, [request], 1, 1, lambda *_: nullcontext(lambda *_: None)).longer(request)
+
+    assert longer(["a", "b"])["sampling"]["warmup"] == mixing.ALONE_WARMUPS * 2_000_000
     assert request["sampling"]["warmup"] == 2_000_000
+    assert longer(["a"]) == request
+
+
+def test_one_program_runs_together_as_it_runs_alone(call: Callable[..., Result]) -> None:
+    lengths = ["--instructions", "4M", "--windows", "20", "--window", "20k", "--warmup", "50k"]
+    options = ["--schemes", "radix4", "--large-pages", "0", "--no-report", "--json", "-", *lengths]
+    answer = json.loads(call("compare", "--mix", "1*gups:16MiB", *options).out)
+    (run,) = answer["runs"]
+    assert run["weighted_speedup"] == pytest.approx(1.0, abs=1e-12)

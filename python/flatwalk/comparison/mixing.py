@@ -28,7 +28,8 @@ if TYPE_CHECKING:
 
     Progress = Callable[[int, int | None], None]
 
-#: As many times the usual warm-up are warmed before each window of a program alone.
+#: As many times the usual warm-up are warmed before each window of a program alone, which has the whole
+#: shared cache to fill; where there is one program, as much as in a round, whose runs are the same.
 ALONE_WARMUPS = 8
 #: As many times the usual warm-up are warmed at most of a program that is faster than the slowest.
 MOST_WARMUPS = 4.0
@@ -100,7 +101,7 @@ class Mix:
             {**one, "instructions_total": total} for one, total in zip(measured, totals, strict=True)
         ]
         alone = {name: run for name, (run, _, _) in found.items()}
-        requests_alone = {name: longer(request) for name, (_, _, request) in found.items()}
+        requests_alone = {name: self.longer(request) for name, (_, _, request) in found.items()}
         return Mixed(cores, sampling_of_all, alone, together, requests_alone, too_short, most)
 
     def alone(
@@ -138,12 +139,18 @@ class Mix:
         self, name: str, request: dict[str, Any], baseline: dict[str, Any]
     ) -> tuple[Run, Sampling, dict[str, Any]]:
         """A program by itself; and the request, shortened if that was too long."""
-        cores, (sampling,) = self._by_itself(name, longer(request), baseline)
+        cores, (sampling,) = self._by_itself(name, self.longer(request), baseline)
         shorter = shortened(request, sampling)
         if shorter is None:
             return cores[0][0], sampling, request
         run, measured, request = self._alone(name, shorter, baseline)
         return run, {**measured, "instructions_total": sampling["instructions_total"]}, request
+
+    def longer(self, request: dict[str, Any]) -> dict[str, Any]:
+        """The request for a program alone."""
+        if request["sampling"] is None or len(self.programs) == 1:
+            return request
+        return _changed(request, warmup=ALONE_WARMUPS * request["sampling"]["warmup"])
 
     def _by_itself(
         self, name: str, request: dict[str, Any], baseline: dict[str, Any], what: str = ""
@@ -171,13 +178,6 @@ def halved(requests: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
 def unfilled(request: dict[str, Any]) -> dict[str, Any]:
     """The request without longer warm-ups at first: rounds have as much of all programs each time."""
     return _changed(request, filling=0) if request["sampling"] else request
-
-
-def longer(request: dict[str, Any]) -> dict[str, Any]:
-    """The request for a program alone."""
-    if request["sampling"] is None:
-        return request
-    return _changed(request, warmup=ALONE_WARMUPS * request["sampling"]["warmup"])
 
 
 def in_step(

@@ -116,6 +116,7 @@ impl Vhpt {
                 dirty: true,
                 requested: at,
                 ready: found.ready,
+                waited: 0,
             };
             miss.tlb.insert(self.entry(miss.request.address), page);
         }

@@ -5,7 +5,7 @@ pub mod dram;
 pub mod energy;
 pub mod hierarchy;
 pub mod line;
-mod mshrs;
+pub mod mshrs;
 mod outstanding;
 pub mod prefetchers;
 pub mod reader;

@@ -72,6 +72,8 @@ pub struct Fit {
     pub start: u64,
     /// The first cycle in which it is over.
     pub end: u64,
+    /// Cycles in between in which it waits.
+    pub waits: u64,
     /// No chunk of these cycles is crowded, and they are few.
     is_roomy: bool,
 }
@@ -143,14 +145,15 @@ impl Mshrs {
         Some(taken)
     }
 
-    /// The first place from `start` on where a register is free for as long as `[start, end)` lasts; nothing
-    /// is booked. No later call may name a time before `frontier`.
+    /// Where a request has a register that goes on at `start`, in which one is free, and takes as long as
+    /// `[start, end)` lasts; nothing is booked. In cycles in which older instructions' requests have all of
+    /// them it waits, and is over later by as many. No later call may name a time before `frontier`.
     #[inline]
     pub fn fit(&mut self, start: u64, end: u64, frontier: u64) -> Fit {
         self.frontier = self.frontier.max(frontier - frontier % CHUNK as u64);
         let from = start.max(self.frontier);
         if end <= from {
-            return Fit { start, end, is_roomy: true };
+            return Fit { start, end, waits: 0, is_roomy: true };
         }
         let ((first, _), (last, _)) = (place(from - self.base), place(end - self.base));
         if end < self.horizon
@@ -165,30 +168,40 @@ impl Mshrs {
                 excess |= (touching & of_those).saturating_sub(most);
             }
             if excess == 0 {
-                return Fit { start, end, is_roomy: true };
+                return Fit { start, end, waits: 0, is_roomy: true };
             }
         }
-        self.fit_among(start, end - start)
+        self.fit_among(start, end)
     }
 
     /// [`Mshrs::fit`] where some chunk is touched by as many requests as there are registers, or
     /// is not kept, or there are many chunks.
     #[inline(never)]
-    fn fit_among(&mut self, start: u64, length: u64) -> Fit {
-        let mut at = start;
-        loop {
-            let (from, end) = (at.max(self.frontier), at + length);
-            if end > from {
-                if end >= self.horizon {
-                    self.reach(start.max(self.frontier), end);
-                }
-                if let Some(full) = self.last_full(from, end) {
-                    at = full + 1;
-                    continue;
-                }
+    fn fit_among(&mut self, start: u64, earliest_end: u64) -> Fit {
+        let mut looked_at = start.max(self.frontier);
+        let mut end = earliest_end;
+        while looked_at < end {
+            if end >= self.horizon {
+                self.reach(start.max(self.frontier), end);
             }
-            return Fit { start: at, end, is_roomy: false };
+            let full = self.full(looked_at, end);
+            (looked_at, end) = (end, end + full);
         }
+        Fit { start, end, waits: end - earliest_end, is_roomy: false }
+    }
+
+    /// By how much earlier a request would be over that has a register in `start..end`, had it asked at `at`.
+    pub fn gain(&mut self, at: u64, start: u64, end: u64) -> u64 {
+        let from = at.max(self.frontier);
+        if from >= start {
+            return start.saturating_sub(at);
+        }
+        let free = start - at - self.full(from, start);
+        if free < end - start {
+            return free;
+        }
+        let earliest = self.earliest(at);
+        end - self.fit(earliest, earliest + (end - start), 0).end
     }
 
     /// Books a register at `fit`; nothing has been booked since that was found.
@@ -232,29 +245,31 @@ impl Mshrs {
         })
     }
 
-    /// The last cycle of `start..end` in which all registers are in use.
-    fn last_full(&mut self, start: u64, end: u64) -> Option<u64> {
-        let (base, capacity) = (self.base, self.capacity);
-        self.pieces(start, end).find_map(|(number, cycles)| {
-            let used = self.crowded(number)?;
+    /// In how many cycles of `start..end` all registers are in use.
+    fn full(&mut self, start: u64, end: u64) -> u64 {
+        let capacity = self.capacity;
+        let mut full = 0;
+        for (number, cycles) in self.pieces(start, end) {
+            let Some(used) = self.crowded(number) else { continue };
             // Of a known number, all are looked at together.
-            if used.iter().fold(0, |most, &used| most.max(used)) < capacity {
-                return None;
+            if used.iter().fold(0, |most, &used| most.max(used)) >= capacity {
+                full += used[cycles].iter().filter(|&&used| used >= capacity).count();
             }
-            let first = number * CHUNK + cycles.start;
-            let full = used[cycles].iter().rposition(|&used| used >= capacity)?;
-            Some(base + (first + full) as u64)
-        })
+        }
+        full as u64
     }
 
-    /// Takes a register in `start..end`, in which one is free all the while.
+    /// Takes a register in those cycles of `start..end` in which one is free.
     fn take(&mut self, start: u64, end: u64) {
+        let capacity = self.capacity;
         let ((first, taken), (last, given)) = (place(start - self.base), place(end - self.base));
         for (number, cycles) in self.pieces(start, end) {
             let touching = &mut self.touching[number];
             let chunk = &mut self.chunks[number];
             if *touching == CROWDED {
-                chunk.taken[cycles].iter_mut().for_each(|used| *used += 1);
+                for used in &mut chunk.taken[cycles] {
+                    *used += u8::from(*used < capacity);
+                }
                 continue;
             }
             *touching += 1;
@@ -296,55 +311,71 @@ mod tests {
     use super::*;
 
     impl Mshrs {
-        /// Books the first place from `start` on; returns how much later it is.
-        fn book(&mut self, start: u64, end: u64, frontier: u64) -> u64 {
-            let fit = self.fit(start, end, frontier);
+        /// Books a register from the first cycle from `start` on in which one is free, for as long as
+        /// `[start, end)` lasts. Returns from when to when.
+        fn book(&mut self, start: u64, end: u64, frontier: u64) -> (u64, u64) {
+            let first = self.earliest(start);
+            let fit = self.fit(first, first + (end - start), frontier);
             self.book_fit(fit);
-            fit.start - start
+            (fit.start, fit.end)
         }
     }
 
     #[test]
     fn a_full_cache_makes_wait_until_a_register_is_free() {
         let mut mshrs = Mshrs::new(2);
-        assert_eq!(mshrs.book(10, 20, 0), 0);
-        assert_eq!(mshrs.book(12, 40, 0), 0);
+        assert_eq!(mshrs.book(10, 20, 0), (10, 20));
+        assert_eq!(mshrs.book(12, 40, 0), (12, 40));
         assert_eq!(mshrs.earliest(15), 20);
         assert_eq!(mshrs.earliest(5), 5);
         assert_eq!(mshrs.earliest(30), 30);
-        assert_eq!(mshrs.book(5, 15, 0), 15, "from 10 to 20 there is no room");
+        assert_eq!(mshrs.book(5, 15, 0), (5, 23), "from 12 to 20 there is none");
+        assert_eq!(mshrs.book(5, 15, 0), (5, 28), "from 10 to 23 there is none");
     }
 
     #[test]
     fn a_miss_of_a_million_cycles_makes_wait_too() {
         let mut mshrs = Mshrs::new(1);
-        assert_eq!(mshrs.book(0, 1_000_000, 0), 0);
+        assert_eq!(mshrs.book(0, 1_000_000, 0), (0, 1_000_000));
         assert_eq!(mshrs.earliest(10), 1_000_000);
-        assert_eq!(mshrs.book(10, 1_000_010, 10), 999_990);
-        assert_eq!(mshrs.book(20, 30, 20), 1_999_980);
+        assert_eq!(mshrs.book(10, 1_000_010, 10), (1_000_000, 2_000_000));
     }
 
     #[test]
     fn it_keeps_as_many_cycles_as_it_takes() {
         let mut mshrs = Mshrs::new(1);
         let far = (10 * CHUNKS * CHUNK) as u64;
-        assert_eq!(mshrs.book(5, 10, 0), 0);
-        assert_eq!(mshrs.book(far, far + 10, 0), 0);
+        assert_eq!(mshrs.book(5, 10, 0), (5, 10));
+        assert_eq!(mshrs.book(far, far + 10, 0), (far, far + 10));
         assert_eq!((mshrs.earliest(5), mshrs.earliest(far)), (10, far + 10));
-        assert_eq!(mshrs.book(7, far, 0), far + 3, "it fits behind both");
+        assert_eq!(mshrs.book(7, far, 0), (10, far + 13), "it is over behind both");
     }
 
     #[test]
     fn it_forgets_what_a_jump_leaves_behind() {
         let mut mshrs = Mshrs::new(1);
         let far = 1 << 60;
-        assert_eq!(mshrs.book(5, 10, 0), 0);
-        assert_eq!(mshrs.book(far + 7, far + 50, 0), 0);
+        assert_eq!(mshrs.book(5, 10, 0), (5, 10));
+        assert_eq!(mshrs.book(far + 7, far + 50, 0), (far + 7, far + 50));
         assert_eq!((mshrs.earliest(far + 20), mshrs.chunks.len()), (far + 50, CHUNKS));
         // Requests of the same instruction can still name times before it.
-        assert_eq!((mshrs.earliest(5), mshrs.book(5, 10, 5)), (5, 0));
-        assert_eq!(mshrs.book(far - 100, far + 10, 5), 150, "up to the other's end");
-        assert_eq!(mshrs.earliest(far + 100), far + 160);
+        assert_eq!((mshrs.earliest(5), mshrs.book(5, 10, 5)), (5, (5, 10)));
+        assert_eq!(
+            mshrs.book(far - 100, far + 10, 5),
+            (far - 100, far + 53),
+            "it waits for the other"
+        );
+        assert_eq!(mshrs.earliest(far + 20), far + 53);
+    }
+
+    #[test]
+    fn had_it_asked_earlier_it_would_be_over_earlier_by_the_free_cycles() {
+        let mut mshrs = Mshrs::new(1);
+        assert_eq!(mshrs.book(100, 150, 0), (100, 150));
+        assert_eq!(mshrs.book(120, 220, 0), (150, 250));
+        assert_eq!([140, 150, 160].map(|at| mshrs.gain(at, 150, 250)), [0; 3]);
+        assert_eq!([99, 90, 10].map(|at| mshrs.gain(at, 150, 250)), [1, 10, 90]);
+        assert_eq!(mshrs.gain(0, 150, 250), 150, "it has all it needs before");
     }
 
     proptest! {
@@ -355,24 +386,28 @@ mod tests {
             requests in prop::collection::vec((0u64..200, 0u64..1500, 0u64..40), 1..200),
         ) {
             let mut mshrs = Mshrs::new(capacity.into());
-            let mut booked: Vec<(u64, u64)> = Vec::new();
+            let mut used = vec![0; 1 << 20];
             let mut frontier = 0;
             for (at, length, passed) in requests {
                 let length = 1 + length % longest;
                 frontier += passed * longest / 90;
                 let at = frontier + at;
-                let full = |t: u64| {
-                    booked.iter().filter(|&&(s, e)| s <= t && t < e).count() >= capacity.into()
-                };
                 let start = mshrs.earliest(at);
-                prop_assert!((at..start).all(full));
-                prop_assert!(!full(start));
-                let delay = mshrs.book(start, start + length, frontier);
-                // Some cycle of every earlier start is full: the delay is the smallest.
-                let fits = |from: u64| !(from..from + length).any(full);
-                prop_assert!(fits(start + delay));
-                prop_assert!((start..start + delay).all(|from| !fits(from)));
-                booked.push((start + delay, start + delay + length));
+                prop_assert!(used[at as usize..start as usize].iter().all(|&used| used == capacity));
+                let (from, end) = mshrs.book(start, start + length, frontier);
+                prop_assert_eq!(from, start);
+                // It has a register in the first free cycles, and as many as it takes.
+                let mut left = length;
+                for (cycle, used) in used.iter_mut().enumerate().skip(start as usize) {
+                    if *used < capacity {
+                        (*used, left) = (*used + 1, left - 1);
+                        prop_assert!(left < length || cycle as u64 == start);
+                    }
+                    if left == 0 {
+                        prop_assert_eq!(end, cycle as u64 + 1);
+                        break;
+                    }
+                }
             }
         }
     }

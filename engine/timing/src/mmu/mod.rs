@@ -269,7 +269,8 @@ impl Mmu {
             && permits(entry.rights, entry.dirty, kind)
         {
             let ready = if R::TIMED { at + latency - 1 } else { at };
-            return Ok(resolve(self.offsets, &mut self.statistics, address, entry, (at, ready)));
+            let parts = (self.offsets, &mut self.statistics, &mut self.walkers);
+            return Ok(resolve(parts, address, entry, (at, ready)));
         }
         let refused = found.map(|(entry, _)| *entry);
         self.translate_missed(request, refused, instruction, system, reader)
@@ -310,8 +311,8 @@ impl Mmu {
         if let Some(entry) = found {
             if permits(entry.rights, entry.dirty, kind) {
                 self.l1(kind).insert(address.raw(), entry);
-                let times = (at, ready);
-                return Ok(resolve(self.offsets, &mut self.statistics, address, &entry, times));
+                let parts = (self.offsets, &mut self.statistics, &mut self.walkers);
+                return Ok(resolve(parts, address, &entry, (at, ready)));
             }
             self.l2.refuse(&entry);
         }
@@ -328,7 +329,11 @@ impl Mmu {
         let found = self.walk(Request { at: ready, ..request }, system, reader, &mut log);
         self.timeline.log = log;
         let found = found?;
-        let entry = found.translation(at);
+        let mut entry = found.translation(at);
+        if R::TIMED {
+            let t = &self.timeline;
+            entry.waited = (t.start - t.wanted + t.delay).try_into().unwrap_or(u16::MAX);
+        }
         if self.hooks.fill {
             self.fill_watched(address, entry, reader);
         } else {
@@ -408,6 +413,10 @@ impl Mmu {
             *end += delay;
             let ready = *end;
             self.note_times(at, (wanted, start), delay, ready);
+        }
+        if self.hooks.walk {
+            let (mut miss, others) = self.miss(request, system, reader, log);
+            miss.is_over(others, &mut result);
         }
         if let Ok(found) = &result {
             self.count(found, log, request, found.ready - at, queue);
@@ -697,7 +706,7 @@ impl Found {
     #[inline]
     pub fn translation(&self, requested: u64) -> Translation {
         let Self { frame, level, rights, dirty, ready } = *self;
-        Translation { frame, level, rights, dirty, requested, ready }
+        Translation { frame, level, rights, dirty, requested, ready, waited: 0 }
     }
 
     /// Whether an access may use it; where not, the table is to be walked.
@@ -730,8 +739,7 @@ impl Offsets {
 /// The translation that `entry` gives to a look-up asked for at `at` that would be done at `ready`.
 #[inline]
 fn resolve(
-    offsets: Offsets,
-    statistics: &mut WalkStatistics,
+    (offsets, statistics, walkers): (Offsets, &mut WalkStatistics, &mut Walkers),
     address: Gva,
     entry: &Translation,
     (at, ready): (u64, u64),
@@ -741,7 +749,8 @@ fn resolve(
         return Translated { physical, ready };
     }
     statistics.merged += 1;
-    Translated { physical, ready: ready.max(entry.ready_for(at)) }
+    let known = entry.ready_for(at, |at| walkers.earliest(at));
+    Translated { physical, ready: ready.max(known) }
 }
 
 /// True if a page with these rights and dirty bit serves an access: a store to a page whose dirty bit

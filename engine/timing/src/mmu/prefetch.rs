@@ -11,7 +11,7 @@
 //! The prefetchers of L1D see every load and store. Those of L2 see the requests that L1D makes of L2: its
 //! misses, and its prefetches. Code and page-table entries are seen by none. The n-th prefetch that an
 //! access brings about is made n cycles after it; what follows from one that waited for its translation is
-//! later by as much.
+//! later by as much, and so is what follows in L2 from an access that waited for an MSHR of L1D.
 //!
 //! Prefetchers see accesses in the order of the program, not in that in which they are made.
 
@@ -59,16 +59,23 @@ impl Mmu {
     ) -> Response {
         let DataAccess { instruction, address, physical, at, store } = access;
         let found = port.caches().find(physical);
+        let before = port.caches().l1d_wait_cycles();
         let response = port.access(physical, at, store);
+        // What L2's prefetchers see of it, they see when L1D asks.
+        let delay = port.caches().l1d_wait_cycles() - before;
         let request = |found| prefetchers::Request { instruction, address, store, found };
         let mut wanted = std::mem::take(&mut self.wanted);
         wanted.clear();
         port.caches().observe(Prefetching::L1d, &request(found.l1d), &mut wanted);
-        if found.l1d == prefetchers::Found::Nothing {
-            port.caches().observe(Prefetching::L2, &request(found.l2), &mut wanted);
-        }
         let mut origins = std::mem::take(&mut self.origins);
         origins.clear();
+        if found.l1d == prefetchers::Found::Nothing {
+            let first = wanted.len();
+            port.caches().observe(Prefetching::L2, &request(found.l2), &mut wanted);
+            if wanted.len() > first {
+                origins.push((first, DataAccess { at: at + delay, ..access }));
+            }
+        }
         let (mut next, mut next_origin, mut origin) = (0, 0, access);
         // A prefetch into L1D that has to go to L2 may bring about more. Their page is that of the prefetch.
         while let Some(&line) = wanted.get(next) {

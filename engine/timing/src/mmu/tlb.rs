@@ -21,14 +21,22 @@ pub struct Translation {
     pub requested: u64,
     /// Cycle in which the translation is (was) there.
     pub ready: u64,
+    /// Cycles that the walk waited for a page walker; very many count as `u16::MAX`.
+    pub waited: u16,
 }
 
 impl Translation {
     /// Cycle in which an access has it that asks in cycle `at`. A younger instruction may ask
-    /// earlier than the one that walked; it has the translation earlier by as much.
+    /// earlier than the one that walked; it has the translation earlier by as much, if the walk began at
+    /// once, or else by as much earlier as a walker was free: `free` says from which cycle on one is.
     #[inline]
-    pub fn ready_for(&self, at: u64) -> u64 {
-        self.ready - self.requested.saturating_sub(at)
+    pub fn ready_for(&self, at: u64, free: impl FnOnce(u64) -> u64) -> u64 {
+        let mut earlier = self.requested.saturating_sub(at);
+        if earlier > 0 && self.waited > 0 {
+            let began = self.requested + u64::from(self.waited);
+            earlier = earlier.min(began.saturating_sub(free(at)));
+        }
+        self.ready - earlier
     }
 }
 
@@ -76,6 +84,7 @@ impl Array {
             dirty: false,
             requested: 0,
             ready: 0,
+            waited: 0,
         };
         Self {
             levels: config.pages.iter().map(|p| p.level()).collect(),

@@ -1,50 +1,42 @@
 //! The page walkers of a core, booked in time.
 //!
 //! Walks come in the order of the program, and not of time (see [`crate::memory::slots`]): a walker that an older
-//! instruction's walk has from some cycle on may be free before it. Whether the time in between is enough for
-//! another walk is known only when that has been made, as its reads wait for the caches' MSHRs and for memory.
-//! So a walk begins where a walker is free for as long as walks have lately taken. If it takes longer and does
-//! not fit, its end is later: then its reads were made in cycles in which the walker was another walk's.
-//! Begun in any cycle in which a walker is free, most walks would be made so where many wait.
+//! instruction's walk has from some cycle on may be free before it. How long a walk takes is known only when
+//! it has been made, as its reads wait for the caches' MSHRs and for memory. So it begins in the first cycle in
+//! which a walker is free, and is over later by the cycles in which older instructions' walks have all of
+//! them, as a request is that has an MSHR ([`Mshrs`]). Its reads are not later by that.
 
-use crate::memory::slots::Slots;
-
-/// Of so many walks the last ones' lengths are averaged, each one's weight is less by this share than the next
-/// one's.
-const AVERAGED: u64 = 8;
+use crate::memory::mshrs::Mshrs;
 
 /// A core's page walkers.
 #[derive(Clone, Debug)]
-pub struct Walkers {
-    slots: Slots,
-    /// [`AVERAGED`] times the average length of a walk in cycles.
-    lengths: u64,
-}
+pub struct Walkers(Mshrs);
 
 impl Walkers {
-    /// So many, of which each makes one walk at a time.
+    /// So many, of which each makes one walk at a time; 254 at most.
     pub fn new(concurrent: u32) -> Self {
-        Self { slots: Slots::new(concurrent), lengths: 0 }
+        Self(Mshrs::new(concurrent))
     }
 
-    /// The first cycle from `at` on in which a walk can begin.
+    /// The first cycle from `at` on in which one is free.
     #[inline]
-    pub fn earliest(&self, at: u64) -> u64 {
-        self.slots.fit(at, self.lengths / AVERAGED).from
+    pub fn earliest(&mut self, at: u64) -> u64 {
+        self.0.earliest(at)
     }
 
-    /// Books a walker for a walk that was made in `[start, end)`, later by as much as is needed for one to be
-    /// free all the while. Returns that delay in cycles. No later call may name a time before `frontier`.
+    /// Books a walker for a walk that was made in `[start, end)`, where one is free in `start`. Returns by how
+    /// many cycles it is over later. No later call may name a time before `frontier`.
     #[inline]
     pub fn book(&mut self, start: u64, end: u64, frontier: u64) -> u64 {
-        self.lengths = self.lengths - self.lengths / AVERAGED + (end - start);
-        self.slots.book(start, end, frontier)
+        let fit = self.0.fit(start, end, frontier);
+        self.0.book_fit(fit);
+        fit.waits
     }
 
     /// How many make a walk at `at`.
     #[cfg(test)]
-    pub fn in_use(&self, at: u64) -> u32 {
-        self.slots.in_use(at)
+    pub fn in_use(&self, at: u64) -> u8 {
+        self.0.in_use(at)
     }
 }
 
@@ -53,21 +45,15 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_walk_begins_where_one_as_long_as_others_fits() {
+    fn a_walk_waits_where_older_ones_have_all_walkers() {
         let mut walkers = Walkers::new(1);
-        // Nothing is known of walks yet.
         assert_eq!(walkers.book(1000, 1080, 0), 0);
-        // The average of eight is a tenth of that: 80 / 8.
-        assert_eq!([989, 990, 991, 1000].map(|at| walkers.earliest(at)), [989, 990, 1080, 1080]);
-        // Of many, it is theirs.
-        for walk in 1..100 {
-            assert_eq!(walkers.book(1000 * walk + 1000, 1000 * walk + 1080, 0), 0);
-        }
-        let average = walkers.lengths / AVERAGED;
-        assert!((70..=80).contains(&average), "{average}");
-        assert_eq!([920, 1000 - average].map(|at| walkers.earliest(at)), [920, 1000 - average]);
-        assert_eq!(walkers.earliest(1001 - average), 1080);
-        // One that takes longer all the same ends later.
-        assert_eq!(walkers.book(900, 1010, 0), 180);
+        assert_eq!([989, 1000, 1079, 1080].map(|at| walkers.earliest(at)), [989, 1080, 1080, 1080]);
+        assert_eq!(
+            walkers.book(990, 1010, 0),
+            80,
+            "ten cycles before the other, and ten behind it"
+        );
+        assert_eq!([980, 990, 1089, 1090].map(|at| walkers.earliest(at)), [980, 1090, 1090, 1090]);
     }
 }

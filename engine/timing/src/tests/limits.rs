@@ -6,7 +6,7 @@ use std::ops::ControlFlow;
 use flatwalk_os::Placement;
 
 use super::testing::{Scenario, scheme, shipped, shipped_machine};
-use crate::config::machine::Machine;
+use crate::config::machine::{Machine, Memory};
 use crate::{Limits, RunConfiguration, RunResult, simulate};
 
 /// Each of some configurations, for so many instructions of a workload of a size, after so many more.
@@ -68,12 +68,12 @@ fn l2_is_never_waited_for_where_all_requests_hold_mshrs_of_an_l1_cache() {
 
 #[test]
 fn a_larger_window_costs_nothing() {
-    // Another order of rows costs a little, and gains as much.
+    // Another order of rows costs up to a per cent, and gains as much.
     for (machine, workload) in
         [("skylake-server", RANDOM), ("golden-cove", RANDOM), ("golden-cove", ("gups", 256 << 20))]
     {
         let sizes = windows(machine, [224, 448, 896, 1792]);
-        assert_no_dearer(sizes.map(|machine| run(machine, workload, 100_000)), 1.005);
+        assert_no_dearer(sizes.map(|machine| run(machine, workload, 100_000)), 1.01);
     }
 }
 
@@ -86,6 +86,32 @@ fn more_page_walkers_cost_nothing() {
         run(machine, ("gups", 1 << 30), 100_000)
     });
     assert_no_dearer(runs, 1.005);
+}
+
+/// Loads that are known late lie behind younger ones here, and take all of the MSHRs for a few cycles each time.
+#[test]
+fn mshrs_that_are_taken_now_and_then_are_not_lost_in_between() {
+    let graph = ("graph500", 32 << 20);
+    let changed = |change: &dyn Fn(&mut Machine)| {
+        let mut machine = shipped_machine("emt");
+        change(&mut machine);
+        run(machine, graph, 200_000)
+    };
+    let narrow = changed(&|machine| match machine.memory.as_mut().unwrap() {
+        Memory::Fixed { bandwidth_gbs, .. } => *bandwidth_gbs = 5.0,
+        Memory::Ddr4 { .. } => panic!("it has one latency"),
+    });
+    assert_no_dearer([narrow, changed(&|_| ())], 1.0);
+    let windows = [128, 224, 448];
+    let windows = windows.map(|of| changed(&|machine| machine.core.as_mut().unwrap().window = of));
+    assert_no_dearer(windows, 1.0);
+    let queues = [36, 72];
+    let queues =
+        queues.map(|of| changed(&|machine| machine.core.as_mut().unwrap().load_queue = of));
+    assert_no_dearer(queues, 1.0);
+    let mshrs = [8, 12, 16, 64];
+    let mshrs = mshrs.map(|of| changed(&|machine| machine.l1d.as_mut().unwrap().mshrs = of));
+    assert_no_dearer(mshrs, 1.005);
 }
 
 #[test]
@@ -107,10 +133,16 @@ fn nothing_is_faster_than_free_translation() {
     let shipped = shipped();
     let scheme = |name: &str| shipped.iter().find(|scheme| scheme.name == name).unwrap().clone();
     // Arrays that are swept together meet in memory's banks or not, as they lie: alike under all tables.
-    for (workload, mib) in [("stream", 64), ("stream", 96), ("gups", 64), ("graphbig-pr", 64)] {
+    for (on, workload, mib) in [
+        ("skylake-server", "stream", 64),
+        ("skylake-server", "stream", 96),
+        ("skylake-server", "gups", 64),
+        ("skylake-server", "graphbig-pr", 64),
+        ("emt", "graph500", 32),
+    ] {
         let configurations: Vec<_> = ["ideal", "radix4", "radix5", "fpt", "fpt+ptp", "ecpt"]
             .map(|name| {
-                let machine = shipped_machine("skylake-server");
+                let machine = shipped_machine(on);
                 let scenario = Scenario { machine, ..Scenario::new(scheme(name)) };
                 RunConfiguration { frames: Placement::Apart, ..scenario.configuration() }
             })

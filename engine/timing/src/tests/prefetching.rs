@@ -339,3 +339,20 @@ fn functional_mode_says_that_it_has_none() {
     let result = RunResult::new(&run, "test", 1, &mut flatwalk_symbols::Symbols::default());
     assert!(result.warnings.iter().any(|words| words.contains("prefetchers, which walk")));
 }
+
+#[test]
+fn what_l2_prefetches_for_a_load_that_waits_for_an_mshr_of_l1d_waits_with_it() {
+    let cycles = |l2| {
+        let mut scenario = scenario(vec![], l2);
+        scenario.machine.l1d.as_mut().unwrap().mshrs = 2;
+        let mut run = start(&scenario);
+        // Both lines of a pair are asked for at once, so that nothing is gained by bringing the second.
+        let pairs: Vec<_> = (0..2000)
+            .flat_map(|pair| [0, 64].map(|line| Do::Load(DATA + (pair * 5 % 2000) * 256 + line)))
+            .collect();
+        go(&mut run, &pairs);
+        seen(&run).2 as f64
+    };
+    let (without, with) = (cycles(vec![]), cycles(vec![adjacent_line()]));
+    assert!(with > 0.97 * without, "{with} cycles with the prefetcher, {without} without");
+}

@@ -120,13 +120,12 @@ impl Level {
     pub(super) fn ready(&mut self, miss: Option<Miss>, at: u64) -> u64 {
         let hit = at + self.latency;
         let Some(miss) = miss else { return hit };
-        // A younger instruction may ask at an earlier time than the older one that missed: then it
-        // is this request that brings the line, as much earlier, if there was an MSHR for it.
-        let mut earlier = miss.asked.saturating_sub(at);
-        if earlier > 0 {
-            earlier = earlier.min(miss.start.saturating_sub(self.mshrs.earliest(at)));
+        if miss.asked <= at {
+            return hit.max(miss.end);
         }
-        hit.max(miss.end - earlier)
+        // A younger instruction asks at an earlier time than the older one that missed: then it is this
+        // request that brings the line, as much earlier as there was an MSHR for it.
+        hit.max(miss.end - self.mshrs.gain(at, miss.start, miss.end))
     }
 
     /// Books the MSHR that brings `line`. None will find a line on its way that was to be there at
@@ -135,13 +134,15 @@ impl Level {
     pub(super) fn book(&mut self, line: Line, going: Going, arrived: u64) {
         let Going { asked, fit } = going;
         self.keep(going);
-        self.outstanding.add(Miss { line, asked, start: fit.start, end: fit.end }, arrived);
+        // As if it had waited before it went on.
+        let start = fit.start + fit.waits;
+        self.outstanding.add(Miss { line, asked, start, end: fit.end }, arrived);
     }
 
     /// Books an MSHR that brings the cache no line.
     #[inline(always)]
     pub(super) fn keep(&mut self, Going { asked, fit }: Going) {
         self.mshrs.book_fit(fit);
-        self.statistics.mshr_wait_cycles += fit.start - asked;
+        self.statistics.mshr_wait_cycles += fit.start - asked + fit.waits;
     }
 }

@@ -3,9 +3,10 @@
 //!
 //! Each cache on the way keeps one of its MSHRs for the request, from when the request goes on there until
 //! its line is there. How long that is depends on those below: on what they have, and on their MSHRs, banks
-//! and buses. So a request is planned, from the outermost cache inwards, and where an MSHR is not free for
-//! as long as the plan says, the plan is made again for a later cycle. Only then is anything booked: all
-//! that a request takes belongs to the one cycle in which it goes on.
+//! and buses. So a request is planned, from the outermost cache inwards, for the first cycle in which an MSHR
+//! is free. Only then is anything booked: all that a request takes belongs to the one cycle in which it goes
+//! on. Older instructions' requests may have all MSHRs in some later cycle before the line is there. In a
+//! processor one of them would wait then; here, where they have been booked, this one does.
 
 use super::level::{Found, Level};
 use super::{Hierarchy, Prefetching, Requester, Response, Served};
@@ -142,7 +143,7 @@ impl Hierarchy {
             }
             Prefetching::L2 => self.plan_l2(line, owner, at).l2,
         };
-        going.is_none_or(|going| going.fit.start == at)
+        going.is_none_or(|going| going.fit.start == at && going.fit.waits == 0)
     }
 
     /// A request that asks L2 for a line of `owner` at cycle `at`.
@@ -186,8 +187,8 @@ impl Hierarchy {
         Plan { llc: Some(llc), ..plan }
     }
 
-    /// A request that misses in `level` at cycle `at`: it goes on in the first cycle from which on one of the
-    /// cache's MSHRs is free until the line is there, as `below` says for each cycle in which it could.
+    /// A request that misses in `level` at cycle `at`: it goes on in the first cycle in which one of the
+    /// cache's MSHRs is free, and takes as long as `below` says, and the cycles in which none is.
     #[inline]
     pub(super) fn plan_miss(
         &mut self,
@@ -196,15 +197,10 @@ impl Hierarchy {
         frontier: u64,
         below: impl Fn(&mut Self, u64) -> Plan,
     ) -> (Going, Plan) {
-        let mut start = level(self).mshrs.earliest(at);
-        loop {
-            let plan = below(self, start);
-            let fit = level(self).mshrs.fit(start, plan.ready, frontier);
-            if fit.start == start {
-                return (Going { asked: at, fit }, plan);
-            }
-            start = fit.start;
-        }
+        let start = level(self).mshrs.earliest(at);
+        let plan = below(self, start);
+        let fit = level(self).mshrs.fit(start, plan.ready, frontier);
+        (Going { asked: at, fit }, Plan { ready: fit.end, ..plan })
     }
 
     /// A request that a first-level cache makes of L2 at `at`, and keeps one of its MSHRs for.

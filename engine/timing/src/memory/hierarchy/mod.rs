@@ -471,6 +471,12 @@ impl Hierarchy {
         self.l2.cache.lines()
     }
 
+    /// Cycles that requests of L1D have waited for its MSHRs so far.
+    #[inline]
+    pub fn l1d_wait_cycles(&self) -> u64 {
+        self.l1d.statistics.mshr_wait_cycles
+    }
+
     /// Load-to-use latency of the first-level data cache.
     pub fn l1d_latency(&self) -> u64 {
         self.l1d.latency
@@ -636,9 +642,11 @@ mod tests {
             // Where one is free, who asks ten cycles earlier has the line so much earlier …
             assert_eq!([ask(4, 1000), ask(4, 990)], [1142, 1132]);
             // … but not if none was: it begins at 2142 for both, and for one that asked before the
-            // first two by so much earlier as it asked.
+            // first two, by the cycles in which it had one.
             assert_eq!([ask(5, 2000), ask(6, 2000)], [2142, 2143]);
-            assert_eq!([ask(7, 2100), ask(7, 2050), ask(7, 1990)], [2284, 2284, 2284 - 110]);
+            assert_eq!([ask(7, 2100), ask(7, 2050), ask(7, 1990)], [2284, 2284, 2284 - 10]);
+            // Before them, one has all the time that it takes.
+            assert_eq!([ask(7, 1858), ask(7, 1859), ask(7, 1800)], [2000, 2284 - 141, 2000 - 58]);
         }
     }
 
@@ -682,11 +690,11 @@ mod tests {
             // the bus has another one.
             let read = |h: &Hierarchy, at| h.dram.plan_read(Line(9 << 10), at).ready - at;
             let taken = latency + 100;
-            // The second one would be in the first one's way from 950 on: it goes on behind that.
+            // The second one waits for the first, and then goes on.
             ask(&mut h, Line(1 << 10), 1000);
-            ask(&mut h, Line(2 << 10), 950);
+            ask(&mut h, Line(2 << 10), 1050);
             let begins = 1000 + taken;
-            let bus = [950, 1000, begins].map(|from| read(&h, from + latency));
+            let bus = [1050, 1000, begins].map(|from| read(&h, from + latency));
             assert_eq!(bus, [100, 101, 101], "{number}");
             // No cache below has an MSHR in use for it before.
             for other in [&mut h.l1i, &mut h.l1d, &mut h.l2, &mut h.llc] {

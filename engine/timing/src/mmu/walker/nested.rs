@@ -147,7 +147,7 @@ impl<S: Translates<Gpa, Hpa>> Place<Gpa> for Host<'_, S> {
                 at += tlb.latency();
             }
             if let Some((&found, _)) = tlb.look_up(entry.raw()) {
-                let ready = if R::TIMED { at.max(found.ready_for(at)) } else { at };
+                let ready = if R::TIMED { at.max(found.ready_for(at, |at| at)) } else { at };
                 return Ok((self.offset(entry, found.frame, found.level), ready));
             }
         }
@@ -156,7 +156,10 @@ impl<S: Translates<Gpa, Hpa>> Place<Gpa> for Host<'_, S> {
         let (leaf, ready) = self.walk_stage(entry, AccessKind::Store, at, ports)?;
         if let Some(tlb) = &mut self.nested_tlb {
             let (frame, level, rights) = (leaf.frame, leaf.level, leaf.rights);
-            let found = Translation { frame, level, rights, dirty: true, requested: at, ready };
+            // The walker is the walk's own.
+            let waited = 0;
+            let found =
+                Translation { frame, level, rights, dirty: true, requested: at, ready, waited };
             tlb.insert(entry.raw(), found);
         }
         Ok((self.offset(entry, leaf.frame, leaf.level), ready))

@@ -83,8 +83,16 @@ fn a_guests_levels_are_its_hosts() {
 #[test]
 fn who_asks_earlier_has_a_translation_earlier() {
     let (frame, rights) = (Hpa::new(PAGE), Rights::ALL);
-    let entry = Translation { frame, level: 1, rights, dirty: true, requested: 50, ready: 80 };
-    assert_eq!([0, 40, 50, 60, 90].map(|at| entry.ready_for(at)), [30, 70, 80, 80, 80]);
+    let (level, dirty) = (1, true);
+    let at_once = Translation { frame, level, rights, dirty, requested: 50, ready: 80, waited: 0 };
+    let times = [0, 40, 50, 60, 90];
+    assert_eq!(times.map(|at| at_once.ready_for(at, |_| unreachable!())), [30, 70, 80, 80, 80]);
+    // The walk waited from 50 to 70 for a walker. One is free up to 10, and then from 45 on.
+    let waited = Translation { ready: 100, waited: 20, ..at_once };
+    let free = |at| if at < 10 { at } else { 45.max(at) };
+    assert_eq!(times.map(|at| waited.ready_for(at, free)), [50, 90, 100, 100, 100]);
+    assert_eq!([46, 47, 49].map(|at| waited.ready_for(at, |at| at.max(69))), [99; 3]);
+    assert_eq!([46, 47, 49].map(|at| waited.ready_for(at, |_| 70)), [100; 3]);
 }
 
 /// A walk in a unified cache starts from a pointer that an entry of the level above the node gave.
