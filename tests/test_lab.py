@@ -278,6 +278,18 @@ def test_processes_of_a_sweep_begin_deaf_to_ctrl_c(monkeypatch: pytest.MonkeyPat
     assert signal.SIGINT not in signal.pthread_sigmask(signal.SIG_BLOCK, [])
 
 
+def test_results_that_cannot_be_written_are_an_error_before_anything_runs(
+    small_disk: Callable[[str], Path], monkeypatch: pytest.MonkeyPatch, call: Callable[..., Result]
+) -> None:
+    disk = small_disk("1m")
+    (disk / "r" / "runs").mkdir(parents=True)
+    (disk / "s.toml").write_text('name = "s"\nworkloads = ["gups:16MiB"]\nschemes = ["radix4", "fpt"]\n')
+    subprocess.run(["mount", "-o", "remount,ro", str(disk)], check=True)
+    monkeypatch.setattr(run, "run", lambda *_, **__: pytest.fail("it runs"))
+    done = call("sweep", str(disk / "s.toml"), "--results", str(disk / "r"), "-j", "1")
+    assert (done.code, "results cannot be locked: Read-only file system" in done.err) == (1, True), done.err
+
+
 def test_a_sweep_whose_files_cannot_be_joined_is_done(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, call: Callable[..., Result]
 ) -> None:

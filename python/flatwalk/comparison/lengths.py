@@ -213,8 +213,9 @@ class Lengths:
             )
         recorded = info["instructions"]
         if recorded == 0:
+            cut = ": it was cut off when it was recorded or copied" if info.get("ended_early") else ""
             raise UsageError(
-                "the trace has no instructions",
+                f"the trace has no instructions{cut}",
                 where="--trace",
                 remedy="record it again, or choose another one",
             )

@@ -162,7 +162,7 @@ class Results:
         """Makes the directory if it is not there.
 
         Raises:
-            FlatwalkError: If it cannot be made.
+            FlatwalkError: If it cannot be made, or nothing be written there.
         """
         try:
             self._runs.mkdir(parents=True, exist_ok=True)
@@ -172,6 +172,9 @@ class Results:
                 where=str(self.place),
                 remedy="choose another directory with --results DIR",
             ) from error
+        # Before anything is run, not when its results are there.
+        with self._locked():
+            pass
 
     def baselines(self) -> dict[str, str]:
         """By the key of each run that is stored, that of the run that its speed-up is over.
