@@ -12,14 +12,21 @@ import pytest
 import flatwalk
 from flatwalk.vm import build, compiled, components, counting
 from tests.oracles import flat_machine, nested_machine, nested_page_tables
+from tests.oracles.flat_page_tables import FLAT, MAXPHYADDR
 from tests.oracles.flat_vectors import DATA
 from tests.oracles.nested_page_tables import (
     CODE,
     FINAL,
     GUEST_DATA,
     INVALID,
+    LMA,
+    LME,
     NPF,
     PAGE_FAULT,
+    PE,
+    PG,
+    STOP,
+    SVME,
     TABLE,
     TARGET,
     VMMCALL,
@@ -37,6 +44,10 @@ FLAT_NPT = 1 << 22
 #: INVPCID RAX, [RDI] with VMMCALL behind it, the bit that intercepts it, and how guests end then.
 INVPCID, INTERCEPT = 0xD9_010F_0782_380F66, 1 << 2
 INTERCEPTED, UNDEFINED, PROTECTED = 0xA2, 0x46, 0x4D
+#: MOV to CR0 from EAX with VMMCALL behind it.
+ENTER = 0xD9_010F_C0220F
+#: The bit of a flat root that must be set.
+GLUE_HALF = 1 << 20
 #: Entries of a cold walk, by guest's and nested tables (Park et al., section 4).
 PAPERS = {
     "off/off/execute": 24,
@@ -267,6 +278,62 @@ def test_a_hypervisor_can_intercept_invpcid(qemu: Path, tmp_path: Path, without:
         exits = (Exit(UNDEFINED),) * len(guests)
     _, seen, _ = run(qemu, tmp_path, guests, f"max,+flat-pt{without}")
     assert tuple(found.exit for found in seen) == exits
+
+
+def rooted(
+    *, efer: int, paging: bool = False, flat: bool = True, flip: int = 0, instruction: int = STOP
+) -> Guest:
+    """A guest with a flat root, or what `flip` makes of it, and CR4.FLAT as given.
+
+    Its code has the same address with its tables and without paging.
+    """
+    guest = nested_page_tables.build("", "l4l3", "off", "read", code=DATA)
+    guest.own.flat = flat
+    guest.own.cr3 ^= flip
+    guest.efer, guest.cr0 = SVME | efer, PE | (PG if paging else 0)
+    guest.contents[DATA] = instruction
+    guest.rax = guest.cr0 | PG
+    return guest
+
+
+def ends(qemu: Path, directory: Path, guests: Sequence[Guest]) -> list[tuple[int, int]]:
+    """How QEMU's guests end, and with what in RAX."""
+    _, seen, _ = run(qemu, directory, guests)
+    return [(found.exit.code, found.exit.rax) for found in seen]
+
+
+@pytest.mark.slow
+def test_vmrun_checks_the_root_of_a_guest_in_long_mode(qemu: Path, tmp_path: Path) -> None:
+    guests = [
+        rooted(efer=LME | LMA, paging=True),
+        rooted(efer=LME | LMA, paging=True, flat=False),
+        rooted(efer=LME | LMA, paging=True, flip=GLUE_HALF),
+        rooted(efer=LME | LMA, paging=True, flip=1 << MAXPHYADDR),
+    ]
+    assert ends(qemu, tmp_path, guests) == [(VMMCALL, guests[0].rax), *[(INVALID, 0)] * 3]
+
+
+@pytest.mark.slow
+def test_vmrun_lets_a_guest_that_is_not_in_long_mode_keep_its_flat_root(qemu: Path, tmp_path: Path) -> None:
+    # In SMM, which leaves CR3 and clears CR4 and EFER; on the way into long mode, or out of it.
+    guests = [
+        rooted(efer=efer, flat=flat, flip=flip)
+        for efer in (0, LME)
+        for flat in (False, True)
+        for flip in (0, GLUE_HALF)
+    ]
+    assert ends(qemu, tmp_path, guests) == [(VMMCALL, guest.rax) for guest in guests]
+
+
+@pytest.mark.slow
+def test_long_mode_is_not_entered_with_a_flat_root_that_it_must_not_have(qemu: Path, tmp_path: Path) -> None:
+    guests = [
+        rooted(efer=LME, instruction=ENTER),
+        rooted(efer=LME, instruction=ENTER, flat=False, flip=FLAT),
+        rooted(efer=LME, instruction=ENTER, flat=False),
+        rooted(efer=LME, instruction=ENTER, flip=GLUE_HALF),
+    ]
+    assert ends(qemu, tmp_path, guests) == [*[(VMMCALL, guests[0].rax)] * 2, *[(PROTECTED, 0)] * 2]
 
 
 @pytest.mark.slow

@@ -6,15 +6,14 @@
  * The cases, words of 8 bytes at physical 64 MiB:
  *   magic, levels of the hypervisor's and so of the nested tables, number of cases; and each case:
  *   CR4.FLAT of the hypervisor; nested_ctl and nCR3; CR3, CR4, RIP, RDI, RAX and CPL of the guest; the last word
- *   of intercepts; number of words; words: physical address, value.
+ *   of intercepts; EFER and CR0 of the guest; number of words; words: physical address, value.
  */
 #include "bare.h"
 
 #define MAGIC 0x464c41544e505431
 #define MSR_EFER 0xc0000080
 #define MSR_VM_HSAVE_PA 0xc0010117
-#define EFER_GUEST 0x1d00ul /* SVME, NXE, LMA, LME */
-#define CR0_GUEST 0x80010011ul /* PG, WP, ET, PE */
+#define EFER_LMA (1ul << 10)
 #define INTERCEPT_VMRUN (1ul << 32)
 #define INTERCEPT_VMMCALL (1ul << 33)
 #define INTERCEPT_SHUTDOWN (1ul << 31)
@@ -88,12 +87,12 @@ static void run_guest(const u64 *next)
     *(unsigned *)(vmcb + LAST_INTERCEPTS) = (unsigned)next[9];
     *(unsigned *)(vmcb + ASID) = 1;
     segment(ES, 0x10 | cpl, 0xc93 | dpl);
-    segment(CS, 0x08 | cpl, 0xa9b | dpl);
+    segment(CS, 0x08 | cpl, (next[10] & EFER_LMA ? 0xa9b : 0xc9b) | dpl);
     segment(SS, 0x10 | cpl, 0xc93 | dpl);
     segment(DS, 0x10 | cpl, 0xc93 | dpl);
     vmcb[CPL] = (unsigned char)cpl;
-    *field(EFER) = EFER_GUEST;
-    *field(CR0) = CR0_GUEST;
+    *field(EFER) = next[10];
+    *field(CR0) = next[11];
     *field(DR7) = 0x400;
     *field(DR6) = 0xffff0ff0;
     *field(RFLAGS) = 2;
@@ -129,8 +128,8 @@ void run(void)
     put('\n');
     u64 cases = *next++;
     for (u64 index = 0; index < cases; index++) {
-        u64 words = next[10];
-        const u64 *word = next + 11;
+        u64 words = next[12];
+        const u64 *word = next + 13;
         for (u64 j = 0; j < words; j++)
             *at(word[2 * j]) = word[2 * j + 1];
         set_flat(next[0]);

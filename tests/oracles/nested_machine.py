@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING
 from tests.oracles import flat_machine
 from tests.oracles.flat_page_tables import Fault, Page
 from tests.oracles.nested_page_tables import (
-    CODE,
     ENABLED,
     NESTED_FLAT,
     TARGET,
@@ -35,9 +34,9 @@ def packed(guests: Sequence[Guest], levels: int) -> bytes:
     numbers = [MAGIC, levels, len(guests)]
     for guest in guests:
         control = ENABLED | (NESTED_FLAT if guest.nested_flat else 0)
-        start = TARGET if guest.kind == "execute" else CODE
+        start = TARGET if guest.kind == "execute" else guest.code
         numbers += [guest.host_flat, control, guest.nested.cr3, guest.own.cr3, own_control(guest)]
-        numbers += [start, TARGET, guest.rax, guest.cpl, guest.intercepts]
+        numbers += [start, TARGET, guest.rax, guest.cpl, guest.intercepts, guest.efer, guest.cr0]
         words = guest.words()
         numbers += [len(words), *itertools.chain(*words.items())]
     return struct.pack(f"<{len(numbers)}Q", *numbers)

@@ -34,6 +34,9 @@ FINAL, TABLE = 1 << 32, 1 << 33
 NPF, PAGE_FAULT, VMMCALL, INVALID = 0x400, 0x4E, 0x81, 0xFFFF_FFFF
 #: nested_ctl.
 ENABLED, NESTED_FLAT = 1 << 0, 1 << 29
+#: Bits of EFER, and of CR0.
+SVME, NXE, LME, LMA = 1 << 12, 1 << 11, 1 << 8, 1 << 10
+PE, ET, WP, PG = 1 << 0, 1 << 4, 1 << 16, 1 << 31
 #: Guests' memory: the hypervisor puts it here.
 MEMORY = 0x4000_0000
 #: Where the guest's instructions are, in its own addresses, and the words of them.
@@ -102,6 +105,11 @@ class Guest:
     cpl: int = 0
     #: The VMCB's word at 014h.
     intercepts: int = 0
+    #: Where it begins, unless it fetches at TARGET.
+    code: int = CODE
+    #: `run` knows guests in long mode only.
+    efer: int = SVME | NXE | LME | LMA
+    cr0: int = PE | ET | WP | PG
 
     def place(self, guest_physical: int) -> int:
         """Where the hypervisor has put a byte."""
@@ -148,7 +156,7 @@ class _Machine:
     def run(self) -> Run:
         kind = self._guest.kind
         try:
-            self._access(TARGET if kind == "execute" else CODE, "execute")
+            self._access(TARGET if kind == "execute" else self._guest.code, "execute")
             if kind != "execute":
                 at = self._access(TARGET, kind)
                 if kind == "write":
@@ -231,6 +239,7 @@ def build(
     *,
     own_large: bool = False,
     nested_large: bool = False,
+    code: int = CODE,
 ) -> Guest:
     """A guest.
 
@@ -241,10 +250,11 @@ def build(
         kind: What it does to its page.
         own_large: Whether that lies in a page of 2 MiB of its own tables.
         nested_large: Whether all of its memory is nested pages of 2 MiB.
+        code: Where its instructions are, in its own addresses.
     """
     own = _tables(own_layout)
     below_own = LAYOUTS[own_layout][2]
-    own.map(CODE & -4096, DATA, flat=below_own)
+    own.map(code & -4096, DATA, flat=below_own)
     data = LARGE_DATA if own_large else GUEST_DATA
     own.map(
         TARGET & (-(1 << 21) if own_large else -4096),
@@ -254,9 +264,9 @@ def build(
     )
     target = data + TARGET % (1 << 21 if own_large else 4096)
     word = {"execute": STOP, "read": 0x1234_5678_9ABC_DEF0, "write": 0}[kind]
-    contents = {DATA + CODE % 4096: STORE if kind == "write" else LOAD, target: word}
+    contents = {DATA + code % 4096: STORE if kind == "write" else LOAD, target: word}
     nested = _tables(nested_layout)
-    guest = Guest(name, kind, own.case, nested.case, contents=contents)
+    guest = Guest(name, kind, own.case, nested.case, contents=contents, code=code)
     below_nested = LAYOUTS[nested_layout][2]
     blocks = set()
     for at in sorted({at >> 12 for at in (*own.words, *contents)}):
