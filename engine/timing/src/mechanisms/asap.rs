@@ -5,8 +5,8 @@
 //! ([`flatwalk_os::OrderedNodes`]) and loads range registers with where they start; on a miss of the
 //! L2 TLB the place of both entries is computed from the address and their lines are prefetched to
 //! where the walker enters the hierarchy. The walk goes on as ever, with its page-walk caches, and
-//! finds the lines there or on their way. A prefetch takes an MSHR if one is free; it does not wait
-//! for one.
+//! finds the lines there or on their way. A prefetch takes an MSHR if one is free until the line
+//! is there; it does not wait for one.
 //!
 //! [`Issue`] says when that is, if the walk has to wait for a page walker: Park et al., ASPLOS 2022, section
 //! 2, have ASAP prefetch "during the time spent accessing the higher levels", so when the walk begins.

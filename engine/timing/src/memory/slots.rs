@@ -1,4 +1,4 @@
-//! A resource with a number of slots, booked in time: page walkers, MSHRs, a bank, a bus.
+//! A resource with a number of slots, booked in time: a bank, a bus.
 //!
 //! The core hands out requests in program order, but their times are not ordered: an instruction
 //! that waited for its operands asks later than a younger one that did not. So slots are booked as

@@ -30,7 +30,7 @@ pub enum Prefetched {
     Issued,
     /// The line is there, or on its way.
     Redundant,
-    /// No MSHR was free.
+    /// No MSHR was free until the line would have been there.
     Dropped,
 }
 
