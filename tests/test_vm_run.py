@@ -769,7 +769,11 @@ def test_memory_is_mapped_elsewhere_while_processors_use_devices() -> None:
 @pytest.mark.slow
 @pytest.mark.usefixtures("vm")
 def test_linux_does_the_same_in_every_mode() -> None:
-    results = running.run(cases.of_tier("short"))
+    """The short tier, but that half of the blocks fail in one mode alone: a guest takes half a minute."""
+    failing = {case.name for case in cases.of_tier("short") if case.failing}
+    one = "l4l3+l2l1, half of the blocks fail"
+    assert one in failing
+    results = running.run([case for case in cases.of_tier("short") if case.name not in failing - {one}])
     assert [problem for result in results for problem in result.problems] == []
 
 
