@@ -477,22 +477,21 @@ def test_signals_are_heard_while_the_engine_works(
     """Warming a walk and making a graph report nothing for minutes; each would go on without an end here."""
     work = tmp_path / "work"
     work.mkdir()
-    with subprocess.Popen(
-        [sys.executable, "-I", "-m", "flatwalk", *arguments],
-        cwd=work,
-        env=os.environ | {"XDG_CACHE_HOME": str(tmp_path / "cache")},
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
+    with waited_for(
+        subprocess.Popen(
+            [sys.executable, "-I", "-m", "flatwalk", *arguments],
+            cwd=work,
+            env=os.environ | {"XDG_CACHE_HOME": str(tmp_path / "cache")},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
     ) as running:
-        try:
-            threads = Path(f"/proc/{running.pid}/task")
-            # The engine's own thread.
-            wait_until(lambda: running.poll() is not None or len(list(threads.iterdir())) > 1)
-            running.send_signal(number)
-            out, err = running.communicate(timeout=PATIENCE_SECONDS)
-        finally:
-            running.kill()
+        threads = Path(f"/proc/{running.pid}/task")
+        # The engine's own thread.
+        wait_until(lambda: running.poll() is not None or len(list(threads.iterdir())) > 1)
+        running.send_signal(number)
+        out, err = running.communicate(timeout=PATIENCE_SECONDS)
     assert out == ""
     assert running.returncode == 128 + number
     assert "Traceback" not in err

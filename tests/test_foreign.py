@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from flatwalk.definitions.settings import DATA
-from tests.running import PATIENCE_SECONDS, PEAK, processor_seconds, wait_until
+from tests.running import PATIENCE_SECONDS, PEAK, processor_seconds, wait_until, waited_for
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -366,29 +366,28 @@ def test_a_workload_of_8_gib_is_simulated_in_8_gib_of_addresses(tmp_path: Path) 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_signals_are_heard_whatever_the_engine_does(tmp_path: Path, number: signal.Signals) -> None:
     """A walk after so many instructions as take hours; nothing is reported until then."""
-    with subprocess.Popen(
-        [
-            sys.executable,
-            "-I",
-            "-m",
-            "flatwalk",
-            "walk",
-            "--workload",
-            "gups:64MiB",
-            "--instructions",
-            "1000G",
-        ],
-        cwd=tmp_path,
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.PIPE,
+    with waited_for(
+        subprocess.Popen(
+            [
+                sys.executable,
+                "-I",
+                "-m",
+                "flatwalk",
+                "walk",
+                "--workload",
+                "gups:64MiB",
+                "--instructions",
+                "1000G",
+            ],
+            cwd=tmp_path,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.PIPE,
+        )
     ) as process:
         # It is at work once it has used more processor time than starting takes.
-        try:
-            wait_until(lambda: process.poll() is not None or processor_seconds(process.pid) >= 3)
-            process.send_signal(number)
-            assert process.wait(timeout=PATIENCE_SECONDS) == 128 + number
-        finally:
-            process.kill()
+        wait_until(lambda: process.poll() is not None or processor_seconds(process.pid) >= 3)
+        process.send_signal(number)
+        assert process.wait(timeout=PATIENCE_SECONDS) == 128 + number
 
 
 # --- a trace of several threads, as Google's are

@@ -19,7 +19,7 @@ import pytest
 
 from flatwalk.errors import FlatwalkError, UsageError
 from flatwalk.host import benches, bpf, diff, machine, measure, native, results, show, stats, wording
-from tests.running import PATIENCE_SECONDS, descendants, is_gone, processor_seconds, wait_until
+from tests.running import PATIENCE_SECONDS, descendants, is_gone, processor_seconds, wait_until, waited_for
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -953,8 +953,10 @@ def test_ctrl_c_ends_the_kernel_too(tmp_path: Path) -> None:
 def test_a_kernel_ends_with_the_command_that_started_it(tmp_path: Path, number: signal.Signals) -> None:
     real()
     line = ["host", "ebizzy", "--threads", "1", "--milliseconds", "1000000", "--no-counters"]
-    with subprocess.Popen(
-        [sys.executable, "-I", "-m", "flatwalk", *line], cwd=tmp_path, stdout=subprocess.DEVNULL
+    with waited_for(
+        subprocess.Popen(
+            [sys.executable, "-I", "-m", "flatwalk", *line], cwd=tmp_path, stdout=subprocess.DEVNULL
+        )
     ) as command:
         kernels: set[int] = set()
 
@@ -963,13 +965,10 @@ def test_a_kernel_ends_with_the_command_that_started_it(tmp_path: Path, number: 
             kernels.update(descendants(command.pid))
             return any(processor_seconds(kernel) > 0.5 for kernel in kernels)
 
-        try:
-            wait_until(one_works)
-            command.send_signal(number)
-            assert command.wait(PATIENCE_SECONDS) == (128 + number if number == signal.SIGTERM else -number)
-            wait_until(lambda: all(map(is_gone, kernels)))
-        finally:
-            command.kill()
+        wait_until(one_works)
+        command.send_signal(number)
+        assert command.wait(PATIENCE_SECONDS) == (128 + number if number == signal.SIGTERM else -number)
+        wait_until(lambda: all(map(is_gone, kernels)))
 
 
 def test_help_has_examples(call: Callable[..., Result]) -> None:

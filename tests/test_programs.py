@@ -17,7 +17,7 @@ from flatwalk.errors import FlatwalkError
 from flatwalk.programs import catalogue, install
 from flatwalk.programs.attend import Attendance, build_region
 from flatwalk.programs.drivers import DRIVERS
-from tests.running import PATIENCE_SECONDS, descendants, is_gone, wait_until
+from tests.running import PATIENCE_SECONDS, descendants, is_gone, wait_until, waited_for
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -192,11 +192,13 @@ def test_a_signal_ends_the_recording_of_a_server(tmp_path: Path, number: signal.
     scratch = tmp_path / "scratch"
     scratch.mkdir()
     line = ["record", "--workload", "redis:1MiB", "--limit", "1000G", "-o", "trace.fwt"]
-    with subprocess.Popen(
-        [sys.executable, "-I", "-m", "flatwalk", *line],
-        cwd=tmp_path,
-        env=os.environ | {"TMPDIR": str(scratch)},
-        stderr=subprocess.DEVNULL,
+    with waited_for(
+        subprocess.Popen(
+            [sys.executable, "-I", "-m", "flatwalk", *line],
+            cwd=tmp_path,
+            env=os.environ | {"TMPDIR": str(scratch)},
+            stderr=subprocess.DEVNULL,
+        )
     ) as command:
         started: set[int] = set()
 
@@ -205,13 +207,10 @@ def test_a_signal_ends_the_recording_of_a_server(tmp_path: Path, number: signal.
             started.update(descendants(command.pid))
             return any(path.stat().st_size > 100_000 for path in scratch.glob("*/*.part/*.part"))
 
-        try:
-            wait_until(is_recorded)
-            command.send_signal(number)
-            status = command.wait(PATIENCE_SECONDS)
-            wait_until(lambda: all(map(is_gone, started)))
-        finally:
-            command.kill()
+        wait_until(is_recorded)
+        command.send_signal(number)
+        status = command.wait(PATIENCE_SECONDS)
+        wait_until(lambda: all(map(is_gone, started)))
     assert _left_running(scratch) == []
     if number == signal.SIGKILL:
         assert status == -number

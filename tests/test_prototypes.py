@@ -23,7 +23,7 @@ from flatwalk.prototypes import adapters
 from tests.prototypes.hashed import Hashed
 from tests.prototypes.leaf_map import LeafMap
 from tests.prototypes.next_page import NextPage
-from tests.running import PATIENCE_SECONDS
+from tests.running import PATIENCE_SECONDS, waited_for
 
 SHORT: dict[str, Any] = {
     "workload": "gups:16MiB",
@@ -414,19 +414,18 @@ while len(os.listdir("/proc/self/task")) > 1:  # no thread stays in the class
 """
     root = Path(__file__).parents[1]
     (tmp_path / "slow.py").write_text(program.replace("THEN", then), encoding="utf-8")
-    with subprocess.Popen(
-        [sys.executable, tmp_path / "slow.py"],
-        stdout=subprocess.PIPE,
-        text=True,
-        env={**os.environ, "PYTHONPATH": str(root)},
+    with waited_for(
+        subprocess.Popen(
+            [sys.executable, tmp_path / "slow.py"],
+            stdout=subprocess.PIPE,
+            text=True,
+            env={**os.environ, "PYTHONPATH": str(root)},
+        )
     ) as process:
         assert process.stdout is not None
-        try:
-            assert process.stdout.readline() == "begun\n"
-            os.kill(process.pid, signal.SIGINT)
-            out, _ = process.communicate(timeout=PATIENCE_SECONDS)
-        finally:
-            process.kill()
+        assert process.stdout.readline() == "begun\n"
+        os.kill(process.pid, signal.SIGINT)
+        out, _ = process.communicate(timeout=PATIENCE_SECONDS)
     assert out.splitlines()[-1] == "stopped"
     assert process.returncode == 0
 

@@ -378,11 +378,10 @@ def _free_words(place: _Place, best: Difference | None) -> str:
             words += ", so the gain is not one of translation"
     elif best is not None and place.better(best.run, bound.run):
         words += ", less than that: part of the gain is not one of translation"
+    elif best is not None and bound.standing is Standing.BETTER and best.change >= bound.change:
+        words += f", no more than {best.run['scheme']}"
     elif best is not None and bound.standing is Standing.BETTER:
-        if best.change >= bound.change:
-            words += f", no more than {best.run['scheme']}"
-        else:
-            words += f", so {best.run['scheme']} gets {_share_words(best, bound)} of what can be had"
+        words += f", so {best.run['scheme']} gets {_share_words(best, bound)} of what can be had"
     return words
 
 

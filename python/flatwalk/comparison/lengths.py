@@ -29,6 +29,8 @@ SPARE = 100_000
 TOO_MANY = 1 << 56
 #: Instructions of a workload, which may have no end, that the windows are spread over.
 WORKLOAD_INSTRUCTIONS = 1_000_000_000
+#: What is said of a trace without its end mark.
+CUT_OFF = "was cut off when it was recorded or copied"
 
 
 @dataclass(frozen=True)
@@ -213,7 +215,7 @@ class Lengths:
             )
         recorded = info["instructions"]
         if recorded == 0:
-            cut = ": it was cut off when it was recorded or copied" if info.get("ended_early") else ""
+            cut = f": it {CUT_OFF}" if info.get("ended_early") else ""
             raise UsageError(
                 f"the trace has no instructions{cut}",
                 where="--trace",

@@ -14,7 +14,7 @@ from flatwalk.answer import judged
 from flatwalk.answer.differences import difference
 from flatwalk.answer.results import add_speedups, by_machine, is_bound
 from flatwalk.comparison import simpoints
-from flatwalk.comparison.lengths import nothing_left, recorded_sample, simulate_all
+from flatwalk.comparison.lengths import CUT_OFF, nothing_left, recorded_sample, simulate_all
 from flatwalk.errors import FlatwalkError
 from flatwalk.terminal import output
 from flatwalk.terminal.printable import one_line
@@ -143,7 +143,7 @@ def cut_off(source: dict[str, Any]) -> str | None:
     """What stopped a trace's program, in words; or that the trace lacks its end mark."""
     found = engine.trace_info(Path(source["trace"])) if "trace" in source else {}
     if found.get("ended_early"):  # foreign formats have no mark to lack
-        return "the trace was cut off when it was recorded or copied"
+        return f"the trace {CUT_OFF}"
     stopped = found.get("stopped")  # whatever a trace says
     return textwrap.shorten(one_line(stopped), 200, placeholder=" …") if stopped else None
 
