@@ -61,8 +61,10 @@ impl Sampling {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Places {
-    /// One at random in each of as many stretches of equal length: no period of the program is in step with
-    /// them.
+    /// One begins at random in each of as many stretches of equal length, from a window's length before
+    /// what is sampled to its end, so that its first and its last instructions are met as often as
+    /// all others, if by a part of a window; no period of the program is in step with them. One
+    /// that would begin within the window before it comes when that has ended.
     #[default]
     Spread,
     /// The same, but each begins at a multiple of its length, as intervals of SimPoint do.
@@ -88,6 +90,10 @@ pub(crate) fn clock_before(cores: u64) -> u64 {
 /// Goes into the seed: whoever draws has a word of its own, so that each draws its own sequence of
 /// the one seed.
 const SEED_WORD: u64 = u64::from_be_bytes(*b"\0\0sample");
+/// What is shorter than so many times its windows together is measured whole: most of it has to be warmed
+/// anyway, and windows that are close to each other would be where the program's loops want
+/// them, as one must make way for another.
+const MOST_MEASURED: u64 = 2;
 /// Windows that a part is divided into that is measured as one.
 const DIVISIONS: u64 = 40;
 /// Instructions of each where it is not known how long the part is.
@@ -165,21 +171,23 @@ struct Listed {
     /// The first instruction that is warmed.
     warm: u64,
     start: u64,
+    /// The first instruction behind it.
+    end: u64,
 }
 
 impl Listed {
-    /// Windows that begin at `starts`, which rise, each with the warm-up that `sampling` says.
-    fn all(starts: impl IntoIterator<Item = u64>, sampling: &Sampling) -> Vec<Self> {
+    /// Windows from one instruction to another each, which rise, with the warm-up that `sampling` says.
+    fn all(windows: impl IntoIterator<Item = (u64, u64)>, sampling: &Sampling) -> Vec<Self> {
         // Where the window before ends, and what is to be warmed or measured still until caches are full.
         let (mut ended, mut left) = (0_u64, sampling.filling);
-        let listed = |start: u64| {
+        let listed = |(start, end): (u64, u64)| {
             let between = start.saturating_sub(ended);
             let warmed = sampling.warmup.max(left).min(between);
-            ended = start.saturating_add(sampling.window);
-            left = left.saturating_sub(warmed.saturating_add(sampling.window));
-            Self { warm: start - warmed, start }
+            ended = end;
+            left = left.saturating_sub(warmed.saturating_add(end - start));
+            Self { warm: start - warmed, start, end }
         };
-        starts.into_iter().map(listed).collect()
+        windows.into_iter().map(listed).collect()
     }
 }
 
@@ -254,45 +262,64 @@ impl Schedule {
     ) -> (Windows, Sampling) {
         let Sampling { windows, window, .. } = sampling;
         let end = skip.saturating_add(length);
+        let from = |start: u64| (start, start.saturating_add(window));
         if let Places::At(starts) = &sampling.places {
             let mut starts = starts.clone();
             starts.sort_unstable();
             starts.dedup();
-            return (Windows::Listed { listed: Listed::all(starts, &sampling), end }, sampling);
+            let listed = Listed::all(starts.into_iter().map(from), &sampling);
+            return (Windows::Listed { listed, end }, sampling);
         }
         if info.gap_instructions > 0
             && let Some(segment) = info.segment_instructions
         {
             return (Windows::Segments { segment: segment.max(1), first: skip, end }, sampling);
         }
-        let is_aligned = sampling.places == Places::Aligned;
-        let (grain, begin) = (sampling.grain(), sampling.begin(skip));
-        // Counted in multiples of the grain, as `least` is.
-        let (all, least) = (end.saturating_sub(begin) / grain, window / grain);
-        if is_aligned && (1..=windows).contains(&all) {
-            let starts = (0..all).map(|number| begin + number * grain);
-            return (Windows::Listed { listed: Listed::all(starts, &sampling), end }, sampling);
-        }
-        let is_filled = if is_aligned { all == 0 } else { all / windows <= window };
-        if is_filled {
-            // All of it is measured.
-            let window = if is_aligned { window } else { length.div_ceil(windows).max(1) };
-            let warmup = sampling.warmed_before(begin);
-            return (
-                Windows::Adjacent { first: begin, end },
-                Sampling { window, warmup, ..sampling },
-            );
-        }
-        let bound = |number: u64| {
-            let before = u128::from(all) * u128::from(number) / u128::from(windows);
-            u64::try_from(before).expect("no more than all")
-        };
         let mut random = Random::new(seed ^ SEED_WORD);
-        let starts = (0..windows).map(|number| {
-            let (from, to) = (bound(number), bound(number + 1));
-            begin + (from + random.below(to - from - least + 1)) * grain
-        });
-        (Windows::Listed { listed: Listed::all(starts, &sampling), end }, sampling)
+        // One of each of as many stretches of some numbers.
+        let mut spread = |all: u64| {
+            let bound = move |number: u64| {
+                let before = u128::from(all) * u128::from(number) / u128::from(windows);
+                u64::try_from(before).expect("no more than all")
+            };
+            (0..windows)
+                .map(|number| (bound(number), bound(number + 1)))
+                .map(|(from, to)| from + random.below(to - from))
+                .collect::<Vec<u64>>()
+        };
+        let listed = if sampling.places == Places::Aligned {
+            let (grain, begin) = (sampling.grain(), sampling.begin(skip));
+            let whole = end.saturating_sub(begin) / grain;
+            let numbers = if whole <= windows { (0..whole).collect() } else { spread(whole) };
+            if whole == 0 {
+                // Less than one of them: that is measured.
+                let warmup = sampling.warmed_before(begin);
+                let sampling = Sampling { warmup, ..sampling };
+                return (Windows::Adjacent { first: begin, end }, sampling);
+            }
+            Listed::all(numbers.into_iter().map(|number| from(begin + number * grain)), &sampling)
+        } else {
+            if length / windows < MOST_MEASURED.saturating_mul(window) {
+                // All of it is measured.
+                let window = length.div_ceil(windows).max(1);
+                let warmup = sampling.warmed_before(skip);
+                return (
+                    Windows::Adjacent { first: skip, end },
+                    Sampling { window, warmup, ..sampling },
+                );
+            }
+            // Counted from a window's length, less one, before what is sampled: each meets some of it.
+            let before = window - 1;
+            let mut ended = 0;
+            let windows = spread(length.saturating_add(before)).into_iter().map(|number| {
+                let start = number.saturating_sub(before).max(ended);
+                // What comes before is not there; whichever comes late has all of its length.
+                ended = if number < before { number + 1 } else { start.saturating_add(window) };
+                (start.saturating_add(skip), ended.saturating_add(skip).min(end))
+            });
+            Listed::all(windows, &sampling)
+        };
+        (Windows::Listed { listed, end }, sampling)
     }
 
     /// What was passed over ended at `position`, up to a block behind where it should: one part moves by
@@ -422,7 +449,8 @@ impl Schedule {
                 if start < first {
                     return Some((Phase::Pass, segment_end.min(end)));
                 }
-                let window = Listed { warm: start.saturating_sub(warmup), start };
+                let warm = start.saturating_sub(warmup);
+                let window = Listed { warm, start, end: start.saturating_add(window) };
                 let (phase, until) = self.before(position, window);
                 Some((phase, until.min(segment_end).min(end)))
             }
@@ -431,7 +459,7 @@ impl Schedule {
 
     /// The first of some windows that has not ended at `position`.
     fn next_window(&self, listed: &[Listed], position: u64) -> Option<Listed> {
-        let has_ended = |one: &Listed| one.start.saturating_add(self.sampling.window) <= position;
+        let has_ended = |one: &Listed| one.end <= position;
         listed.get(listed.partition_point(has_ended)).copied()
     }
 
@@ -442,10 +470,10 @@ impl Schedule {
 
     /// What is done at `position`, before the end of a window.
     fn before(&self, position: u64, window: Listed) -> (Phase, u64) {
-        let Listed { warm, start } = window;
+        let Listed { warm, start, end } = window;
         let detailed = start - self.clock_before(window);
         if position >= start {
-            (Phase::Measured, start.saturating_add(self.sampling.window))
+            (Phase::Measured, end)
         } else if position >= detailed {
             (Phase::Detailed, start)
         } else if position >= warm {
@@ -465,8 +493,7 @@ impl Schedule {
             }
             Windows::Listed { ref listed, .. } => {
                 let mut before = 0;
-                let each = listed.iter().map(|&Listed { warm, start }| {
-                    let end = start.saturating_add(window);
+                let each = listed.iter().map(|&Listed { warm, end, .. }| {
                     let simulated = end - warm.max(before);
                     before = end;
                     simulated
@@ -589,10 +616,15 @@ mod tests {
             let starts: Vec<_> =
                 all.iter().filter(|s| s.0 == Phase::Measured).map(|s| (s.1, s.2 - s.1)).collect();
             assert_eq!(starts.len(), 10);
-            assert!(starts.iter().all(|&(_, length)| length == 1_000));
-            for (number, &(start, _)) in starts.iter().enumerate() {
-                let stretch = 90_000 + 200_000 * number as u64;
-                assert!((stretch..=stretch + 199_000).contains(&start));
+            assert!(starts[1..9].iter().all(|&(_, length)| length == 1_000));
+            // The part of the first that there is, and of the last.
+            assert!((1..=1_000).contains(&starts[0].1) && starts[0].0 >= 90_000);
+            let left = 2_090_000 - starts[9].0;
+            assert_eq!(starts[9].1, left.min(1_000));
+            for (number, &(start, length)) in starts.iter().enumerate() {
+                let begins = if number == 0 { start + length } else { start + 1_000 } - 90_001;
+                let stretch = 200_099 * number as u64;
+                assert!((stretch..=stretch + 200_099).contains(&begins), "{number}: {begins}");
             }
             let mut ended = 0;
             for (at, stretch) in all.iter().enumerate().filter(|(_, s)| s.0 == Phase::Measured) {
@@ -613,9 +645,10 @@ mod tests {
     #[test]
     fn a_window_is_anywhere_in_its_stretch_wherever_the_one_before_is() {
         let pairs = (0..1600).map(|seed| {
-            let schedule = Schedule::new(&sampled(0, Some(2_000_000)), &info(None, 0, None), seed);
-            let found = measured(&schedule, 2_000_000);
-            [4, 5].map(|number| (found[number].0 - 200_000 * number as u64) / 50_000)
+            let length = 2_000_000 - 999;
+            let schedule = Schedule::new(&sampled(0, Some(length)), &info(None, 0, None), seed);
+            let found = measured(&schedule, length);
+            [4, 5].map(|number| (found[number].1 - 1 - 200_000 * number as u64) / 50_000)
         });
         let mut seen = [[0_u32; 4]; 4];
         pairs.for_each(|[before, here]| seen[before as usize][here as usize] += 1);
@@ -624,13 +657,44 @@ mod tests {
     }
 
     #[test]
+    fn every_instruction_is_met_as_often_as_every_other() {
+        const SEEDS: u64 = 4_000;
+        // Where windows are a half, a fifth and a twentieth of it: the ends of stretches, too, and its own.
+        for length in [20_001, 50_000, 200_000] {
+            let mut met = vec![0_u64; length as usize / 250];
+            for seed in 0..SEEDS {
+                let limits = sampled(70, Some(length));
+                let schedule = Schedule::new(&limits, &info(None, 0, None), seed);
+                for (start, end) in measured(&schedule, 70 + length) {
+                    assert!(start >= 70 && start < end && end <= 70 + length);
+                    let is_in = |at: u64| (start..end).contains(&(70 + at));
+                    let places = met.iter_mut().zip((125..).step_by(250));
+                    places.for_each(|(met, at)| *met += u64::from(is_in(at)));
+                }
+            }
+            let share = 10_000.0 / (length + 999) as f64;
+            let expected = SEEDS as f64 * share;
+            // Five deviations, and what windows that make way for others do.
+            let most = 5.0 * (expected * (1.0 - share)).sqrt() + expected * share * share / 2.0;
+            for (number, &met) in met.iter().enumerate() {
+                let off = (met as f64 - expected).abs();
+                assert!(off <= most, "{length}, {number}: {met}, not {expected}");
+            }
+        }
+    }
+
+    #[test]
     fn what_is_short_is_measured_whole() {
-        let schedule = Schedule::new(&sampled(0, None), &info(Some(9_500), 0, None), 1);
-        let all = stretches(&schedule, 9_500);
-        assert!(all.iter().all(|s| s.0 == Phase::Measured), "{all:?}");
-        assert_eq!((all.len(), all[0].2), (10, 950));
-        let summary = schedule.summary(9_500, true, 10, 9_500);
-        assert!(!summary.sampled && summary.coverage == Some(1.0));
+        for (length, window) in [(9_500, 950), (19_999, 2_000)] {
+            let schedule = Schedule::new(&sampled(0, None), &info(Some(length), 0, None), 1);
+            let all = stretches(&schedule, length);
+            assert!(all.iter().all(|s| s.0 == Phase::Measured), "{all:?}");
+            assert_eq!((all.len(), all[0].2), (10, window));
+            let summary = schedule.summary(length, true, 10, length);
+            assert!(!summary.sampled && summary.coverage == Some(1.0));
+        }
+        let schedule = Schedule::new(&sampled(0, None), &info(Some(20_000), 0, None), 1);
+        assert!(schedule.is_sampled());
     }
 
     #[test]
@@ -741,7 +805,7 @@ mod tests {
 
     #[test]
     fn every_place_is_in_some_stretch() {
-        for (places, length) in [(Places::Spread, 12_345), (Places::Aligned, 19_000)] {
+        for (places, length) in [(Places::Spread, 22_345), (Places::Aligned, 19_000)] {
             let mut seen = vec![false; length as usize];
             for seed in 0..2_000 {
                 let sampling = Some(Sampling { places: places.clone(), ..SAMPLING });
