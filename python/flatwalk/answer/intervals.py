@@ -1,7 +1,7 @@
 """How sure the figures of a sampled run are: 95 % intervals from its windows.
 
-The windows of a run are a stratified sample: the program is cut into stretches of equal length, and each has
-one window, at random in it. Neighbours are alike, so the usual error of a mean (windows against their mean)
+The windows of a run are a stratified sample: the program is cut into stretches of equal length, and in each
+one window begins, at random. Neighbours are alike, so the usual error of a mean (windows against their mean)
 is wrong: it counts the program's phases, which such a sample sees in their right proportions. What counts is
 how much a stretch differs within itself. Of one window each that cannot be seen, so by how much neighbours
 differ is taken, which is that and the difference of their stretches (collapsed strata: Cochran 1977, 5A.12;
