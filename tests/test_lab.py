@@ -278,6 +278,31 @@ def test_processes_of_a_sweep_begin_deaf_to_ctrl_c(monkeypatch: pytest.MonkeyPat
     assert signal.SIGINT not in signal.pthread_sigmask(signal.SIG_BLOCK, [])
 
 
+def test_killed_processes_do_not_keep_a_sweep_from_ending(tmp_path: Path) -> None:
+    """Whatever they were doing: here they do nothing but look whether they shall stop."""
+    code = """import os, pathlib, signal, time
+from flatwalk.lab import engines
+looks = "from flatwalk.lab import engines\\nopen(str(number), 'w')\\nwhile True: engines._look(0, None)"
+with engines.local(4) as make:
+    pool = make()
+    calls = [pool.submit(exec, looks, {"number": number}) for number in range(4)]
+    while not all(pathlib.Path(str(number)).exists() for number in range(4)):
+        time.sleep(0.1)
+    for pid in list(pool._processes):
+        os.kill(pid, signal.SIGKILL)
+    assert all(call.exception() for call in calls)
+print("ended")"""
+    done = subprocess.run(
+        [sys.executable, "-I", "-c", code],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE_SECONDS,
+        check=False,
+    )
+    assert done.stdout == "ended\n", done.stderr
+
+
 def test_results_that_cannot_be_written_are_an_error_before_anything_runs(
     small_disk: Callable[[str], Path], monkeypatch: pytest.MonkeyPatch, call: Callable[..., Result]
 ) -> None:

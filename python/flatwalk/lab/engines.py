@@ -28,7 +28,6 @@ from flatwalk.prototypes import adapters
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
     from concurrent.futures import Future
-    from multiprocessing.synchronize import Event
 
 
 @dataclass(frozen=True)
@@ -44,13 +43,13 @@ class StoppedError(Exception):
     """The worker was told to stop."""
 
 
-#: In a worker: set once it shall stop.
-_stop: Event | None = None
+#: In a worker: not 0 once it shall stop. It has no lock, which a worker that is killed would keep for ever.
+_stop: ctypes.c_byte | None = None
 #: From linux/prctl.h.
 _PR_SET_PDEATHSIG = 1
 
 
-def _begin(stop: Event, parent: int) -> None:
+def _begin(stop: ctypes.c_byte, parent: int) -> None:
     """What a process of this machine does first. Ctrl-C is its parent's to hear, which then sets `stop`."""
     global _stop  # noqa: PLW0603
     signal.signal(signal.SIGINT, signal.SIG_IGN)
@@ -64,7 +63,7 @@ def _begin(stop: Event, parent: int) -> None:
 
 def _look(_done: int, _total: int | None) -> None:
     """Called ten times a second while the engine works."""
-    if _stop is not None and _stop.is_set():
+    if _stop is not None and _stop.value:
         raise StoppedError
 
 
@@ -121,7 +120,7 @@ class _Processes(ProcessPoolExecutor):
 def local(jobs: int) -> Iterator[Callable[[], Executor]]:
     """Makes executors of `jobs` processes of this machine; all of them stop when this ends."""
     context = multiprocessing.get_context("spawn")
-    stop = context.Event()
+    stop = context.RawValue(ctypes.c_byte, 0)
     made: list[Executor] = []
 
     def make() -> Executor:
@@ -132,7 +131,7 @@ def local(jobs: int) -> Iterator[Callable[[], Executor]]:
     try:
         yield make
     finally:
-        stop.set()
+        stop.value = 1
         for pool in made:
             pool.shutdown(cancel_futures=True)
 
