@@ -68,14 +68,18 @@ def combinations(
         At least one variation, perhaps empty; its keys are in the order of the arguments.
 
     Raises:
-        UsageError: If a key is not one or is there twice, or lists do not fit together.
+        UsageError: If a key is not one or is there twice, a zip has none, or lists do not fit together.
     """
     axes: list[list[Variation]] = []
     for key, values in flat(lists, where).items():
         axes.append([(setting(key, value, where),) for value in _several(values, key, where)])
-    for number, table in enumerate(zips):
+    for number, table in enumerate(zips, start=1):
         place = f"{where}, zip[{number}]"
         columns = {key: _several(value, key, place) for key, value in flat(table, place).items()}
+        if not columns:
+            raise UsageError(
+                f"zip[{number}] has no keys", where=where, remedy="give it keys with lists, or leave it out"
+            )
         lengths = {key: len(values) for key, values in columns.items()}
         if len(set(lengths.values())) > 1:
             told = ", ".join(f"{key} has {length}" for key, length in lengths.items())
