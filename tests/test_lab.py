@@ -513,16 +513,32 @@ def test_speed_ups_are_over_one_scheme(tmp_path: Path) -> None:
     results = made(place)
     ran(sweep_of(), results)
     on = command.Place(jobs=1)
-    for schemes, words in (
-        (["fpt", "radix4", "radix5"], "over that of radix4, and not over fpt's"),
-        (["fpt", "radix5"], "over another scheme's, and not over fpt's"),
-    ):
+    words = "over radix4, and those of this sweep were over fpt"
+    for other in ({}, {"seeds": [2]}, {"schemes": ["fpt", "radix5"]}):
         with pytest.raises(UsageError, match=words):
-            command.run_missing(sweep_of(schemes=schemes), place, on)
+            command.run_missing(sweep_of(**{"schemes": ["fpt", "radix4", "radix5"]} | other), place, on)
+    # An earlier version did not store the baseline's scheme.
+    for path in (place / "runs").iterdir():
+        table = pq.read_table(path)
+        assert set(table.column("baseline_scheme").to_pylist()) == {"radix4"}
+        pq.write_table(table.drop_columns("baseline_scheme"), path)
+    with pytest.raises(UsageError, match=words):
+        command.run_missing(sweep_of(schemes=["fpt", "radix4"], seeds=[2]), place, on)
+    assert set(results.table().column("baseline_scheme").to_pylist()) == {"radix4"}
     assert len(stored_keys(place)) == 2
     command.run_missing(sweep_of(schemes=["radix4", "fpt", "radix5"]), place, on)
     assert len(set(results.baselines().values())) == 1
     assert len(stored_keys(place)) == 3
+
+
+def test_a_baseline_that_was_edited_is_another_one(tmp_path: Path) -> None:
+    file = tmp_path / "radix4.toml"
+    sweep = sweep_of(schemes=[str(file), "fpt"])
+    file.write_text(shipped("schemes", "radix4", 'name = "radix4"', 'name = "mine"'))
+    ran(sweep, made(tmp_path / "r"))
+    file.write_text(file.read_text().replace("levels = 4", "levels = 5"))
+    with pytest.raises(UsageError, match="over another mine, and"):
+        command.run_missing(sweep, tmp_path / "r", command.Place(jobs=1))
 
 
 def test_a_script_may_sweep(tmp_path: Path) -> None:

@@ -124,19 +124,20 @@ def _planned(asked: Sweep, results: store.Results) -> tuple[list[Unit], list[Uni
     """All runs of a sweep, and those that are not stored.
 
     Raises:
-        UsageError: If it is not possible, or stored runs have speed-ups over another scheme than it asks for.
+        UsageError: If it is not possible, or stored runs have speed-ups over another scheme.
     """
     wanted = plan(asked)
     stored = results.baselines()
-    for unit in wanted:
-        if stored.get(unit.key, unit.baseline) != unit.baseline:
-            other = next((one for one in wanted if one.key == stored[unit.key]), None)
-            over = "another scheme's" if other is None else f"that of {other.columns['scheme']}"
-            raise UsageError(
-                f"stored runs have their speed-ups over {over}, and not over {asked.schemes[0]}'s",
-                where=str(results.place),
-                remedy="keep the first of schemes, or name another directory with --results",
-            )
+    own = wanted[0].columns["baseline_scheme"]
+    others = sorted(results.baseline_schemes() - {own})
+    # An edited file may have another scheme under the same name.
+    if others or any(stored.get(unit.key, unit.baseline) != unit.baseline for unit in wanted):
+        raise UsageError(
+            f"stored runs have their speed-ups over {', '.join(others) or f'another {own}'}, "
+            f"and those of this sweep were over {own}",
+            where=str(results.place),
+            remedy="keep the first of schemes, or name another directory with --results",
+        )
     return wanted, [unit for unit in wanted if unit.key not in stored]
 
 

@@ -69,7 +69,7 @@ class Unit:
         unusual = [
             f"{key} {value}"
             for key, value in self.columns.items()
-            if key not in {"source", "source_hash", "scheme", "machine", "mode"}
+            if key not in {"source", "source_hash", "scheme", "baseline_scheme", "machine", "mode"}
             and value is not None
             and value != ""
         ]
@@ -123,8 +123,9 @@ def plan(sweep: Sweep) -> list[Unit]:
                 )
                 for configuration, *_ in group
             ]
+            over = {"baseline_scheme": group[0][1]["scheme"]}
             for key, (configuration, own, code) in zip(keys, group, strict=True):
-                columns = {**source.columns, **own, "seed": seed}
+                columns = {**source.columns, **own, **over, "seed": seed}
                 units.setdefault(key, Unit(key, keys[0], request, configuration, columns, source, code))
     return list(units.values())
 

@@ -65,6 +65,7 @@ _FIGURES: dict[str, pa.DataType] = {
 COLUMNS: dict[str, tuple[pa.DataType, str]] = {
     "key": (pa.string(), "hash of all that decides the result"),
     "baseline": (pa.string(), "`key` of the run that its speed-up is over"),
+    "baseline_scheme": (pa.string(), "scheme of that run"),
     "sweep": (pa.string(), "name of the sweep that ran it"),
     "finished": (pa.timestamp("ms", tz="UTC"), "when it was stored"),
     "seconds": (pa.float64(), "processor time of its share of the engine's call"),
@@ -184,6 +185,16 @@ class Results:
         """
         return self._whole(self._look)
 
+    def baseline_schemes(self) -> set[str]:
+        """The schemes that speed-ups of stored runs are over, as far as they are known.
+
+        Raises:
+            FlatwalkError: If a file is not one of results.
+        """
+        names = ["key", "baseline", "scheme", "baseline_scheme"]
+        table = _joined(self._whole(lambda: [_read(path, names) for path in self._files()]))
+        return set(_with_baselines(table).column("baseline_scheme").drop_null().to_pylist())
+
     def keys(self) -> KeysView[str]:
         """Keys of the runs that are stored.
 
@@ -218,7 +229,7 @@ class Results:
         with self._locked():
             files = self._files()
             if len(files) > _MOST_FILES:
-                self._write(_once(_joined(map(_read, files))))
+                self._write(_with_baselines(_once(_joined(map(_read, files)))))
                 for path in files:
                     path.unlink()
 
@@ -243,7 +254,7 @@ class Results:
         """
         self.require()
         tables = self._whole(lambda: [_read(path) for path in self._files()])
-        return computed(_once(_joined(tables)).sort_by("finished"))
+        return computed(_with_baselines(_once(_joined(tables)).sort_by("finished")))
 
     def _files(self) -> list[Path]:
         return sorted(self._runs.glob("*.parquet"))
@@ -313,6 +324,10 @@ def _plain(values: Sequence[object]) -> list[object]:
 
 def _read(path: Path, columns: list[str] | None = None) -> pa.Table:
     try:
+        if columns is not None:
+            # Of older versions files may lack some.
+            there = pq.read_schema(path).names
+            columns = [name for name in columns if name in there]
         table = pq.read_table(path, columns=columns, partitioning=None, page_checksum_verification=True)
         table.validate(full=True)
         for field in table.schema:
@@ -368,6 +383,16 @@ def _once(table: pa.Table) -> pa.Table:
     for number, key in enumerate(table.column("key").to_pylist()):
         first.setdefault(key, number)
     return table if len(first) == table.num_rows else table.take(list(first.values()))
+
+
+def _with_baselines(table: pa.Table) -> pa.Table:
+    """A table with the names of baselines' schemes, which older versions did not store."""
+    names = ("key", "baseline", "scheme", "baseline_scheme")
+    keys, baselines, schemes, stored = (table.column(name).to_pylist() for name in names)
+    by_key = dict(zip(keys, schemes, strict=True))
+    found = [name or by_key.get(key) for key, name in zip(baselines, stored, strict=True)]
+    at = table.schema.get_field_index("baseline_scheme")
+    return table.set_column(at, "baseline_scheme", pa.array(found, pa.string()))
 
 
 def computed(table: pa.Table) -> pa.Table:
