@@ -161,7 +161,12 @@ def test_every_combination_is_a_run_and_has_its_baseline() -> None:
     by_key = {unit.key: unit for unit in units}
     for unit in units:
         base = by_key[unit.baseline]
-        assert base.columns == {**unit.columns, "scheme": "radix4"}
+        assert base.columns == {
+            **unit.columns,
+            "scheme": "radix4",
+            "host_large_pages": None,
+            "guest_frames": None,
+        }
         machine = unit.configuration["machine"]
         assert (
             machine["llc"]["size_bytes"]
@@ -173,6 +178,40 @@ def test_every_combination_is_a_run_and_has_its_baseline() -> None:
         assert unit.configuration["cores"] == unit.columns["cores"]
     assert {unit.columns["cores"] for unit in units} == {1, 4}
     assert {unit.columns["scheme"] for unit in units} == {"radix4", "fpt", "radix4/fpt"}
+
+
+def test_what_guests_have_is_nothing_to_other_runs() -> None:
+    asked: dict[str, Any] = {"host_large_pages": [0, 100], "guest_frames": ["scattered", "compact"]}
+    units = plan.plan(sweep_of(schemes=["radix4", "fpt", "radix4/fpt"], **asked))
+    conditions = [tuple(unit.columns[key] for key in ("scheme", *asked)) for unit in units]
+    assert sorted(conditions, key=str) == sorted(
+        [
+            ("radix4", None, None),
+            ("fpt", None, None),
+            *(("radix4/fpt", share, frames) for share in (0, 100) for frames in ("scattered", "compact")),
+        ],
+        key=str,
+    )
+    [native] = [unit for unit in units if unit.columns["scheme"] == "radix4"]
+    assert {unit.baseline for unit in units} == {native.key}
+    for unit in units:
+        told = [unit.columns[key] for key in asked]
+        assert [unit.configuration[key] for key in asked] == ([0, "scattered"] if None in told else told)
+    assert native.key in {unit.key for unit in plan.plan(sweep_of())}
+
+
+def test_runs_without_a_guest_that_an_earlier_version_stored(tmp_path: Path) -> None:
+    results = made(tmp_path)
+    ran(sweep_of(schemes=["radix4", "radix4/fpt"]), results)
+    wanted = results.table()
+    assert wanted.column("host_large_pages").to_pylist() == [None, 0]
+    for path in (tmp_path / "runs").iterdir():
+        table = pq.read_table(path)
+        for name, value in (("host_large_pages", 0), ("guest_frames", "scattered")):
+            at = table.schema.get_field_index(name)
+            table = table.set_column(at, name, pa.array([value], table.schema.field(at).type))
+        pq.write_table(table, path)
+    assert results.table() == wanted
 
 
 def test_what_is_there_twice_is_one_run() -> None:
@@ -380,6 +419,8 @@ def test_the_same_trace_elsewhere_is_the_same_source(tmp_path: Path, flatwalk: C
         ({"windows": 0, "exhaustive": False}, "nothing is to be simulated"),
         ({"windows": "4X", "exhaustive": False}, "4X"),
         ({"cores": [0]}, "cores"),
+        ({"host_large_pages": [0, 100]}, "no scheme runs in a guest\n  where:  sweep, host_large_pages\n"),
+        ({"guest_frames": ["compact"]}, "no scheme runs in a guest\n  where:  sweep, guest_frames\n"),
         ({"machines": ["skylake-server-4core"], "cores": [5]}, "has 4"),
         (
             {"set": {f"tlb.l2[1].{key}": list(range(1, 1500)) for key in ("entries", "ways")}},
@@ -388,8 +429,9 @@ def test_the_same_trace_elsewhere_is_the_same_source(tmp_path: Path, flatwalk: C
     ],
 )
 def test_a_sweep_is_refused_before_anything_runs(keys: dict[str, Any], words: str) -> None:
-    with pytest.raises(UsageError, match=words):
+    with pytest.raises(UsageError) as caught:
         plan.plan(sweep_of(**keys))
+    assert re.search(words, str(caught.value))
 
 
 @pytest.mark.parametrize(

@@ -15,7 +15,7 @@ from flatwalk.errors import UsageError
 from flatwalk.terminal import output
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -155,13 +155,7 @@ def runs_of(
         "--host-large-pages": options.host_large_pages != Options.host_large_pages,
         "--guest-frames": options.guest_frames != Options.guest_frames,
     }
-    for option, is_given in of_guests.items():
-        if is_given and not any("host" in scheme for scheme in schemes):
-            raise UsageError(
-                "no scheme runs in a guest",
-                where=option,
-                remedy="leave it out, or add a guest, as in --virt radix4/fpt",
-            )
+    check_guests(schemes, of_guests, "--virt radix4/fpt")
     words = {"--thp": options.thp or "", "--mode": options.mode, "--guest-frames": options.guest_frames}
     for option, text in words.items():
         output.check_text(text, option)
@@ -190,6 +184,26 @@ def runs_of(
     for run in runs:
         _check(run)
     return runs
+
+
+def check_guests(schemes: Sequence[dict[str, Any]], given: Mapping[str, bool], example: str) -> None:
+    """Passes what is for guests where a scheme runs in one.
+
+    Args:
+        schemes: All of them.
+        given: By the option or key that is for guests, whether it was given.
+        example: How a guest is asked for.
+
+    Raises:
+        UsageError: If one was given and there is no guest.
+    """
+    for option, is_given in given.items():
+        if is_given and not any("host" in scheme for scheme in schemes):
+            raise UsageError(
+                "no scheme runs in a guest",
+                where=option,
+                remedy=f"leave it out, or add a guest, as in {example}",
+            )
 
 
 def _machines(options: Options) -> list[dict[str, Any]]:

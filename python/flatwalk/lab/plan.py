@@ -9,6 +9,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from flatwalk import cache, engine
+from flatwalk.comparison import configurations
+from flatwalk.comparison.configurations import Options
 from flatwalk.definitions import machine_files, settings, variations
 from flatwalk.definitions.workload import parse_workload, text_of
 from flatwalk.errors import UsageError
@@ -30,6 +32,8 @@ MOST_AT_ONCE = 16
 #: What a byte of a source's memory takes of this machine's, for each run: its page table's share and the
 #: model's data about its frames, as measured.
 _BYTES_PER_BYTE = 1 / 64
+#: What the engine is told of a guest where there is none.
+_NO_GUEST = {"host_large_pages": Options.host_large_pages, "guest_frames": Options.guest_frames}
 
 
 @dataclass(frozen=True)
@@ -160,6 +164,12 @@ def _configurations(sweep: Sweep) -> Iterator[list[tuple[dict[str, Any], dict[st
         (text, settings.scheme_or_pair(name, sweep.where)) for text, name in zip(said, names, strict=True)
     ]
     schemes = settings.distinct(named, "scheme", sweep.where)
+    of_guests: dict[str, list[Any]] = {
+        "host_large_pages": sweep.host_large_pages,
+        "guest_frames": sweep.guest_frames,
+    }
+    given = {f"{sweep.where}, {key}": {*values} != {_NO_GUEST[key]} for key, values in of_guests.items()}
+    configurations.check_guests(schemes, given, 'schemes = ["radix4", "radix4/fpt"]')
     codes = {
         scheme["name"]: tuple(
             str(Path(member).absolute())
@@ -192,6 +202,7 @@ def _configurations(sweep: Sweep) -> Iterator[list[tuple[dict[str, Any], dict[st
             }
             group = []
             for scheme in varied:
+                columns = {"scheme": scheme["name"], "machine": name, **conditions, **told}
                 run = {
                     "scheme": scheme,
                     "machine": machine,
@@ -199,7 +210,9 @@ def _configurations(sweep: Sweep) -> Iterator[list[tuple[dict[str, Any], dict[st
                     **conditions,
                     "memory_bytes": None,
                 }
-                columns = {"scheme": scheme["name"], "machine": name, **conditions, **told}
+                if "host" not in scheme:  # it is the same run whatever guests have
+                    columns |= dict.fromkeys(_NO_GUEST)
+                    run |= _NO_GUEST
                 _check(run, columns, sweep.where)
                 group.append((run, columns, codes[scheme["name"]]))
             yield group

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, TypeVar, cast, get_type_hints
 from uuid import uuid4
 
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from flatwalk.answer import results
@@ -78,8 +79,11 @@ COLUMNS: dict[str, tuple[pa.DataType, str]] = {
     "large_pages": (pa.int64(), "per cent of memory on 2 MiB pages; null with `thp`"),
     "thp": (pa.string(), "Linux's policy for large pages; null with `large_pages`"),
     "fragmentation": (pa.float64(), "share of physical 2 MiB blocks that cannot be had whole"),
-    "host_large_pages": (pa.int64(), "per cent of a guest's memory on 2 MiB pages of the host"),
-    "guest_frames": (pa.string(), "where a guest's frames lie"),
+    "host_large_pages": (
+        pa.int64(),
+        "per cent of a guest's memory on 2 MiB pages of the host; null without a guest",
+    ),
+    "guest_frames": (pa.string(), "where a guest's frames lie; null without a guest"),
     "cores": (pa.int64(), "cores that threads run on, at most; null for the machine's"),
     "mode": (pa.string(), "timing or functional"),
     "seed": (pa.int64(), "seed of all that is random"),
@@ -229,7 +233,7 @@ class Results:
         with self._locked():
             files = self._files()
             if len(files) > _MOST_FILES:
-                self._write(_with_baselines(_once(_joined(map(_read, files)))))
+                self._write(_completed(_once(_joined(map(_read, files)))))
                 for path in files:
                     path.unlink()
 
@@ -254,7 +258,7 @@ class Results:
         """
         self.require()
         tables = self._whole(lambda: [_read(path) for path in self._files()])
-        return computed(_with_baselines(_once(_joined(tables)).sort_by("finished")))
+        return computed(_completed(_once(_joined(tables)).sort_by("finished")))
 
     def _files(self) -> list[Path]:
         return sorted(self._runs.glob("*.parquet"))
@@ -393,6 +397,20 @@ def _with_baselines(table: pa.Table) -> pa.Table:
     found = [name or by_key.get(key) for key, name in zip(baselines, stored, strict=True)]
     at = table.schema.get_field_index("baseline_scheme")
     return table.set_column(at, "baseline_scheme", pa.array(found, pa.string()))
+
+
+def _completed(table: pa.Table) -> pa.Table:
+    """A table as this version stores it, as far as the rest of older rows says it."""
+    table = _with_baselines(table)
+    # They had these columns without a guest, too; the results never did.
+    pages, frames = table.column("host_large_pages"), table.column("guest_frames")
+    without = pc.match_substring(table.column("result"), '"host_large_pages": null')
+    usual = pc.and_(pc.equal(pages, 0), pc.equal(frames, "scattered"))
+    wrong = pc.fill_null(pc.and_(without, usual), fill_value=False)
+    for name in ("host_large_pages", "guest_frames"):
+        at = table.schema.get_field_index(name)
+        table = table.set_column(at, name, pc.if_else(wrong, None, table.column(name)))
+    return table
 
 
 def computed(table: pa.Table) -> pa.Table:
