@@ -204,7 +204,7 @@ def test_runs_without_a_guest_that_an_earlier_version_stored(tmp_path: Path) -> 
     results = made(tmp_path)
     ran(sweep_of(schemes=["radix4", "radix4/fpt"]), results)
     wanted = results.table()
-    assert wanted.column("host_large_pages").to_pylist() == [None, 0]
+    assert set(wanted.column("host_large_pages").to_pylist()) == {None, 0}
     for path in (tmp_path / "runs").iterdir():
         table = pq.read_table(path)
         for name, value in (("host_large_pages", 0), ("guest_frames", "scattered")):
