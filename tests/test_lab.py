@@ -469,6 +469,38 @@ def test_batches_share_a_request_and_fit_into_memory() -> None:
     assert len(plan.batches(units, 4, 1 << 40)) == len(units), "every worker has several"
 
 
+def test_runs_take_no_more_than_the_process_may_have(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    own, groups = tmp_path / "own", tmp_path / "groups"
+    monkeypatch.setattr(run, "_OWN_GROUPS", own)
+    monkeypatch.setattr(run, "_GROUPS", groups)
+    whole = run.memory_bytes()
+    inner = groups / "a" / "b"
+    inner.mkdir(parents=True)
+    own.write_text("1:name=systemd:/other\n0::/a/b\n")
+    assert run.memory_bytes() == whole
+    (inner / "memory.max").write_text("max\n")
+    assert run.memory_bytes() == whole
+    (inner.parent / "memory.max").write_text("8192\n")
+    assert run.memory_bytes() == 4096
+    (inner / "memory.max").write_text("4096\n")
+    assert run.memory_bytes() == 2048
+
+
+def test_there_are_as_many_processes_as_cores_that_may_be_used() -> None:
+    code = """import os
+from flatwalk.lab import command
+os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})
+print(command.Place().workers)"""
+    done = subprocess.run(
+        [sys.executable, "-I", "-c", code],
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE_SECONDS,
+        check=False,
+    )
+    assert done.stdout == "1\n", done.stderr
+
+
 def test_without_cores_they_are_the_machines() -> None:
     assert {unit.configuration["cores"] for unit in plan.plan(sweep_of())} == {None}
 

@@ -61,7 +61,7 @@ class Place:
     @property
     def workers(self) -> int:
         """Calls at a time."""
-        return self.jobs or (_SLURM_JOBS if self.slurm is not None else os.cpu_count() or 1)
+        return self.jobs or (_SLURM_JOBS if self.slurm is not None else len(os.sched_getaffinity(0)))
 
     @contextmanager
     def executors(self, results: Path) -> Iterator[tuple[Callable[[], Executor], int]]:

@@ -6,7 +6,9 @@ import json
 import os
 import time
 from concurrent.futures import FIRST_COMPLETED, BrokenExecutor, wait
+from contextlib import suppress
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from flatwalk import cache, engine
@@ -27,6 +29,8 @@ _LOOK_SECONDS = 0.2
 _AHEAD = 2
 #: What is wrong with a run over a trace that is not the one its key says.
 _ANOTHER = "its trace is another one by now, or where it ran"
+#: Where Linux says which control groups a process is in, and what they may have (version 2).
+_OWN_GROUPS, _GROUPS = Path("/proc/self/cgroup"), Path("/sys/fs/cgroup")
 #: Instructions of the run by which the time of all is estimated.
 _REHEARSAL = 1_000_000
 
@@ -43,8 +47,22 @@ class Outcome:
 
 
 def memory_bytes() -> int:
-    """Memory that runs may take together: half of this machine's."""
-    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // 2
+    """Memory that runs may take together: half of what this process may have."""
+    return min([os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"), *_limits()]) // 2
+
+
+def _limits() -> list[int]:
+    """What the control groups that this process is in may have, as far as they are limited."""
+    try:
+        lines = _OWN_GROUPS.read_text().splitlines()
+    except OSError:
+        return []
+    groups = [_GROUPS / line.removeprefix("0::/") for line in lines if line.startswith("0::/")]
+    found = []
+    for folder in (folder for group in groups for folder in (group, *group.parents)):
+        with suppress(OSError, ValueError):  # there is no such file in the root, or it says `max`
+            found.append(int((folder / "memory.max").read_text()))
+    return found
 
 
 def run(
