@@ -1227,6 +1227,39 @@ def test_exports_hold_every_run(
     assert not (tmp_path / "x.txt").exists()
 
 
+@pytest.mark.parametrize("condition", [None, "scheme in ('radix4', 'fpt')"])
+def test_exported_runs_are_results(stored: Path, tmp_path: Path, condition: str | None) -> None:
+    made(tmp_path)
+    path = tmp_path / "runs" / "x.parquet"
+    command.export(stored, path, condition)
+    wanted = store.Results(stored).table()
+    schemas = (pq.read_schema(path), wanted.schema)
+    # Parquet calls the items of lists otherwise.
+    kinds = [
+        [(one.name, one.type) for one in schema if not pa.types.is_nested(one.type)] for schema in schemas
+    ]
+    assert (kinds[0], schemas[0].metadata) == (kinds[1], schemas[1].metadata)
+    assert store.Results(tmp_path).table().to_pylist() == wanted.to_pylist()
+    command.report(tmp_path, tmp_path / "x.html", None)
+
+
+def test_times_are_those_of_the_results_wherever_they_are_asked_for(stored: Path) -> None:
+    code = f"""import pathlib
+from flatwalk.lab import query, store
+table = store.Results(pathlib.Path({str(stored)!r})).table()
+asked = query.query(table, "select finished from runs where seed = 1 and hour(finished) >= 0")
+print(asked.schema.field("finished").type.tz)"""
+    done = subprocess.run(
+        [sys.executable, "-I", "-c", code],
+        env=os.environ | {"TZ": "Asia/Tokyo"},
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE_SECONDS,
+        check=False,
+    )
+    assert done.stdout == "UTC\n", done.stderr
+
+
 def test_a_foreign_file_among_the_results_is_named(tmp_path: Path) -> None:
     results = made(tmp_path)
     (tmp_path / "runs" / "x.parquet").write_bytes(b"no")

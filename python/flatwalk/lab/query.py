@@ -31,6 +31,9 @@ if TYPE_CHECKING:
 #: What `export` writes, by the file name's ending.
 _FORMATS = (".csv", ".arrow", ".parquet", ".json")
 
+#: A column that numbers the runs which a condition is asked of.
+_NUMBER = "number_of_the_run"
+
 #: What two runs that are compared may differ in without being other experiments.
 _IDENTITY = (
     "source",
@@ -72,6 +75,7 @@ def query(
     connection = duckdb.connect()
     try:
         connection.register("runs", table)
+        connection.execute("set timezone = 'UTC'")
         found = _interruptible(connection, lambda: connection.sql(sql).to_arrow_table())
         return found.rename_columns(_distinct(found.column_names))
     except (duckdb.Error, AttributeError) as error:
@@ -113,8 +117,11 @@ def selected(table: pa.Table, condition: str) -> pa.Table:
     Raises:
         UsageError: If it is wrong.
     """
-    sql = f"select * from runs where {condition}"  # noqa: S608 - it is the user's own
-    return query(table, sql, "--where", "as --where \"scheme = 'fpt' and large_pages = 0\"")
+    numbered = table.append_column(_NUMBER, pa.array(range(table.num_rows), pa.int64()))
+    sql = f"select {_NUMBER} from runs where {condition}"  # noqa: S608 - it is the user's own
+    found = query(numbered, sql, "--where", "as --where \"scheme = 'fpt' and large_pages = 0\"")
+    # SQL's types are not quite those of the table.
+    return table.take(found.column(0))
 
 
 def _rows(table: pa.Table) -> list[tuple[Any, ...]]:

@@ -352,7 +352,8 @@ def _read(path: Path, columns: list[str] | None = None) -> pa.Table:
             where=str(path),
             remedy="use the version of flatwalk that wrote it, or move it out of the directory",
         )
-    return table
+    # What `results export` wrote is a file of results, too.
+    return table.drop_columns([name for name in COMPUTED if name in table.column_names])
 
 
 def _joined(tables: Iterable[pa.Table]) -> pa.Table:
