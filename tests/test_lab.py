@@ -645,7 +645,7 @@ def test_a_trace_that_is_another_one_when_it_runs_is_an_error(
     trace.write_bytes(other.read_bytes())
     outcome = run.run("s", units, results, make=lambda: Here(set(), []), workers=1, progress=lambda *_: None)
     assert outcome.done == 2
-    assert [(unit.columns["source"], error) for unit, error in outcome.failed] == [
+    assert [(unit.columns["source"], error.what) for unit, error in outcome.failed] == [
         ("t.fwt", "its trace is another one by now, or where it ran")
     ] * 2
     assert {row["source"] for row in results.table().to_pylist()} == {"gups:16MiB"}
@@ -744,7 +744,7 @@ def test_a_run_that_kills_its_worker_fails_alone(tmp_path: Path) -> None:
     assert outcome.done == 9
     assert {unit.configuration["scheme"]["name"] for unit, _ in outcome.failed} == {"radix5"}
     assert len(outcome.failed) == 3
-    assert all("killed" in error for _, error in outcome.failed)
+    assert all("killed" in error.what for _, error in outcome.failed)
     outcome, calls = ran(sweep, results)
     assert (outcome.done, outcome.failed) == (3, [])
     assert {one["scheme"]["name"] for call in calls for one in call["runs"]} == {"radix5"}
@@ -789,6 +789,24 @@ def test_a_failed_run_is_named(tmp_path: Path, flatwalk: Callable[..., Result]) 
     assert len(stored_keys(tmp_path / "r")) == 2
     status = flatwalk("sweep", file, "--results", tmp_path / "r", "--status")
     assert "2 of 4 runs are stored" in status.out
+
+
+def test_a_failed_run_says_where_and_what_to_do(tmp_path: Path, flatwalk: Callable[..., Result]) -> None:
+    page = (ROOT / "docs" / "python.md").read_text()
+    table = page.partition("```python\nclass LeafMap")[2].partition("\n\n\n")[0]
+    lines = f"import flatwalk as fw\nclass LeafMap{table}\n".splitlines()
+    at = next(number for number, line in enumerate(lines) if "def insert(" in line) + 1
+    lines.insert(at, '        raise ValueError("no\\nmore")')
+    (tmp_path / "mine.py").write_text("\n".join(lines))
+    file = write(tmp_path / "s.toml", schemes=["radix4", "mine.py:LeafMap"], seeds=[1, 2])
+    done = flatwalk("sweep", file, "--results", tmp_path / "r", "-j", "1")
+    assert done.code == 1
+    place = f"{tmp_path}/mine.py:{at + 1}"
+    for seed in (1, 2):
+        [line] = [line for line in done.err.splitlines() if "LeafMap" in line and f"seed {seed}" in line]
+        assert line.endswith(f": LeafMap.insert failed: ValueError: no ({place})")
+    assert done.err.count(f"fix {place}") == 1
+    assert "the same command runs what is missing" in done.err
 
 
 def big(tmp_path: Path, instructions: str = "400K") -> Path:

@@ -19,6 +19,7 @@ from flatwalk.lab.plan import plan
 from flatwalk.lab.sweep import Sweep
 from flatwalk.report import drawing
 from flatwalk.terminal import output
+from flatwalk.terminal.printable import one_line
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -156,14 +157,22 @@ def _run(asked: Sweep, missing: list[Unit], results: store.Results, on: Place) -
     return outcome
 
 
-def _failure(failed: list[tuple[Unit, str]]) -> FlatwalkError:
-    lines = [f"{unit.label}: {error.splitlines()[0]}" for unit, error in failed[:_TOLD]]
+def _failure(failed: list[tuple[Unit, FlatwalkError]]) -> FlatwalkError:
+    told = failed[:_TOLD]
+    lines = [f"{unit.label}: {_told(error)}" for unit, error in told]
     if len(failed) > _TOLD:
         lines.append(f"and {len(failed) - _TOLD} more")
+    remedies = dict.fromkeys(error.remedy for _, error in told if error.remedy)
     return FlatwalkError(
         f"{units.several(len(failed), 'run')} failed:\n         " + "\n         ".join(lines),
-        remedy="the same command runs what is missing, and nothing else",
+        remedy="; ".join([*remedies, "the same command runs what is missing, and nothing else"]),
     )
+
+
+def _told(error: FlatwalkError) -> str:
+    """What is wrong and where, in a line."""
+    what = error.what.splitlines()[0]
+    return f"{what} ({one_line(error.where)})" if error.where else what
 
 
 def _runs(place: Path, where: str | None) -> pa.Table:

@@ -37,6 +37,14 @@ class Done:
     response: dict[str, Any] | None
     error: str
     seconds: float
+    #: Of the error, as `FlatwalkError` has them.
+    where: str | None = None
+    remedy: str | None = None
+
+    @property
+    def failure(self) -> FlatwalkError:
+        """What is wrong."""
+        return FlatwalkError(self.error, where=self.where, remedy=self.remedy)
 
 
 class StoppedError(Exception):
@@ -79,7 +87,8 @@ def work(request: str, digest: str, code: Sequence[str] = ()) -> Done:
     before = os.times()
     try:
         if cache.digest(engine.path()) != digest:
-            return Done(None, "the worker has another engine: install the same build on all machines", 0.0)
+            remedy = "install the same build of flatwalk on all machines"
+            return Done(None, "the worker has another engine", 0.0, remedy=remedy)
         asked = json.loads(request)
         if code:
             loaded = [settings.scheme(name, "schemes") for name in code]
@@ -88,7 +97,7 @@ def work(request: str, digest: str, code: Sequence[str] = ()) -> Done:
                 return Done(None, f"{files}, or what it imports, was changed after the sweep began", 0.0)
         response = simulate_all(asked, _look)
     except FlatwalkError as error:
-        return Done(None, str(error), 0.0)
+        return Done(None, error.what, 0.0, error.where, error.remedy)
     after = os.times()
     return Done(cast("dict[str, Any]", response), "", after.user + after.system - before.user - before.system)
 

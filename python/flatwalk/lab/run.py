@@ -27,10 +27,12 @@ if TYPE_CHECKING:
 _LOOK_SECONDS = 0.2
 #: Calls that wait in the executor for each one that it can do at a time.
 _AHEAD = 2
-#: What is wrong with a run over a trace that is not the one its key says.
-_ANOTHER = "its trace is another one by now, or where it ran"
 #: Where Linux says which control groups a process is in, and what they may have (version 2).
 _OWN_GROUPS, _GROUPS = Path("/proc/self/cgroup"), Path("/sys/fs/cgroup")
+#: What is wrong with a run whose worker was killed.
+_KILLED = "its worker was killed: perhaps there was not enough memory"
+#: What is wrong with a run over a trace that is not the one its key says.
+_ANOTHER = "its trace is another one by now, or where it ran"
 #: Instructions of the run by which the time of all is estimated.
 _REHEARSAL = 1_000_000
 
@@ -43,7 +45,7 @@ class Outcome:
     #: Of them, those that nobody else had stored meanwhile.
     new: int = 0
     #: With what is wrong.
-    failed: list[tuple[Unit, str]] = field(default_factory=list)
+    failed: list[tuple[Unit, FlatwalkError]] = field(default_factory=list)
 
 
 def memory_bytes() -> int:
@@ -104,20 +106,20 @@ def run(
         batch, error = running.pop(future), future.exception()
         if isinstance(error, BrokenExecutor):
             if alone:
-                fail(batch, "its worker was killed: perhaps there was not enough memory", suspects)
+                fail(batch, FlatwalkError(_KILLED), suspects)
             else:
                 suspects.append(batch)
         elif error is not None:
-            fail(batch, _words(error), waiting)
+            fail(batch, _failure(error), waiting)
         elif (done := future.result()).response is None:
-            fail(batch, done.error, waiting)
+            fail(batch, done.failure, waiting)
         elif not _is_of(batch[0].source, done.response):
-            outcome.failed.extend((unit, _ANOTHER) for unit in batch)
+            outcome.failed.extend((unit, FlatwalkError(_ANOTHER)) for unit in batch)
         else:
             outcome.done += len(batch)
             outcome.new += _store(name, batch, done, results, digest)
 
-    def fail(batch: list[Unit], error: str, again: list[list[Unit]]) -> None:
+    def fail(batch: list[Unit], error: FlatwalkError, again: list[list[Unit]]) -> None:
         if len(batch) > 1:  # which of them it is shows when each is a call of its own
             again.extend([unit] for unit in reversed(batch))
         else:
@@ -150,7 +152,7 @@ def _is_of(source: plan.Source, response: dict[str, Any]) -> bool:
     return "trace" not in source.request or response["trace"]["hash"] == source.columns["source_hash"]
 
 
-def _words(error: BaseException) -> str:
+def _failure(error: BaseException) -> FlatwalkError:
     """What a run failed of.
 
     Raises:
@@ -158,7 +160,7 @@ def _words(error: BaseException) -> str:
     """
     if isinstance(error, FlatwalkError):
         raise error
-    return f"{type(error).__name__}: {error}"
+    return FlatwalkError(f"{type(error).__name__}: {error}")
 
 
 def _store(name: str, batch: list[Unit], done: engines.Done, results: Results, digest: str) -> int:
