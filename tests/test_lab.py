@@ -20,6 +20,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from flatwalk import engine
 from flatwalk.definitions import settings, variations
 from flatwalk.errors import FlatwalkError, UsageError
 from flatwalk.lab import changes, command, engines, plan, query, run, store
@@ -457,6 +458,48 @@ def test_a_mistake_in_a_sweep_names_file_key_and_remedy(
         Sweep.read(str(path))
     assert caught.value.where == f"{path}, {key}"
     assert remedy in (caught.value.remedy or "")
+
+
+@pytest.mark.parametrize(
+    ("keys", "place"),
+    [
+        ({"skip": "1G"}, "skip"),
+        ({"skip": "1G", "warmup": "1K"}, "skip and warmup"),
+        ({"warmup": "1G"}, "warmup"),
+    ],
+)
+def test_a_sweep_that_leaves_nothing_of_a_trace_names_both(
+    tmp_path: Path, flatwalk: Callable[..., Result], keys: dict[str, Any], place: str
+) -> None:
+    assert flatwalk("record", "-o", tmp_path / "a.fwt", "--exhaustive", "--", "true").code == 0
+    path = write(tmp_path / "mine.toml", traces=["a.fwt"], **keys)
+    with pytest.raises(UsageError, match="leaves none to measure") as caught:
+        plan.plan(Sweep.read(str(path)))
+    assert caught.value.where == f"{path}, {place}: a.fwt"
+    assert "--" not in (caught.value.remedy or "")
+
+
+@pytest.mark.parametrize(
+    ("info", "keys", "place"),
+    [
+        ({"instructions": 0}, {}, "traces"),
+        ({"gap_instructions": 9}, {}, "exhaustive"),
+        (
+            {"gap_instructions": 9, "segment_instructions": 2000},
+            {"exhaustive": False, "window": "1M"},
+            "window",
+        ),
+    ],
+)
+def test_a_trace_that_a_sweep_cannot_use_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, info: dict[str, Any], keys: dict[str, Any], place: str
+) -> None:
+    trace = tmp_path / "t.fwt"
+    trace.touch()
+    monkeypatch.setattr(engine, "trace_info", lambda _: {"instructions": 9000, "hash": "0", **info})
+    with pytest.raises(UsageError) as caught:
+        plan.plan(sweep_of(traces=[str(trace)], **keys))
+    assert caught.value.where == f"sweep, {place}: t.fwt"
 
 
 def test_batches_share_a_request_and_fit_into_memory() -> None:

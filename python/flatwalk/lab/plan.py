@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import json
+import re
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -117,7 +118,7 @@ def plan(sweep: Sweep) -> list[Unit]:
     groups = list(_configurations(sweep))
     units: dict[str, Unit] = {}
     for source, seed in itertools.product(sources, dict.fromkeys(sweep.seeds)):
-        request = {"source": source.request, **sweep.lengths.request(source.request), "seed": seed}
+        request = {"source": source.request, **_lengths(sweep, source), "seed": seed}
         # The same trace elsewhere is the same source.
         contents = {"trace": source.columns["source_hash"]} if "trace" in source.request else source.request
         for group in groups:
@@ -153,6 +154,21 @@ def _sources(sweep: Sweep) -> Iterator[Source]:
             info.get("footprint_bytes") or 0,
             None if length is None else length + (info.get("gap_instructions") or 0),
         )
+
+
+def _lengths(sweep: Sweep, source: Source) -> dict[str, Any]:
+    """What the engine is told to run of a source.
+
+    Raises:
+        UsageError: If the source does not have it.
+    """
+    try:
+        return sweep.lengths.request(source.request)
+    except UsageError as error:
+        # These are options of `compare`; a sweep has keys, and several sources.
+        keys = re.sub(r"--([a-z]+)", r"\1", (error.where or "").replace("--trace", "traces"))
+        place = f"{sweep.where}, {keys}: {source.columns['source']}"
+        raise UsageError(error.what, where=place, remedy=error.remedy) from error
 
 
 def _configurations(sweep: Sweep) -> Iterator[list[tuple[dict[str, Any], dict[str, Any], tuple[str, ...]]]]:
