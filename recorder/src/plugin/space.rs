@@ -10,6 +10,8 @@ use crate::pages::Pages;
 
 /// Bytes of a base page.
 pub const PAGE: u64 = 4096;
+/// What the main stack is called.
+pub const STACK: &str = "[stack]";
 
 /// What memory is called; see [`Event::Name`].
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -46,6 +48,9 @@ pub struct Space {
     program_break: Option<u64>,
     /// Lengths of attached System V segments by address.
     attached: BTreeMap<u64, u64>,
+    /// What is mapped from here on is locked, and so brought into memory at once (`MCL_FUTURE`). A forked child
+    /// does not inherit it.
+    pub locks_new: bool,
     /// The pages that the trace knows to be in memory.
     pub known: Pages,
 }
@@ -62,6 +67,7 @@ impl Space {
             mappings: BTreeMap::new(),
             program_break: None,
             attached: BTreeMap::new(),
+            locks_new: false,
             known: Pages::new(),
         }
     }
@@ -260,6 +266,42 @@ impl Space {
         })
     }
 
+    /// The addresses whose pages Linux brings into memory when a system call that maps or locks succeeded with
+    /// `result`; the space is not yet changed.
+    pub fn populated_by(&self, number: i64, arguments: &[u64; 6], result: u64) -> Vec<Range<u64>> {
+        let &[a, b, c, d, ..] = arguments;
+        let has = |flags: u64, flag: i32| flags & flag as u64 != 0;
+        let locked = a & !(PAGE - 1)..page_up(a.saturating_add(b));
+        let populated = match number {
+            libc::SYS_mmap
+                if self.locks_new
+                    || has(d, libc::MAP_LOCKED)
+                    || has(d, libc::MAP_POPULATE) && !has(d, libc::MAP_NONBLOCK) =>
+            {
+                result..result.saturating_add(page_up(b))
+            }
+            libc::SYS_brk if self.locks_new => {
+                page_up(self.program_break.unwrap_or(result))..page_up(result)
+            }
+            libc::SYS_mremap if self.locks_new => {
+                result.saturating_add(page_up(b))..result.saturating_add(page_up(c))
+            }
+            // So the C library makes a thread's stack.
+            libc::SYS_mprotect if self.locks_new && has(c, libc::PROT_WRITE) => locked,
+            libc::SYS_mlock => locked,
+            libc::SYS_mlock2 if !has(c, libc::MLOCK_ONFAULT as i32) => locked,
+            libc::SYS_mlockall if has(a, libc::MCL_CURRENT) && !has(a, libc::MCL_ONFAULT) => {
+                // The stack is as large here as it may become, and in Linux as it has been.
+                let is_stack = |name: &Name| &*name.text == STACK;
+                let mapped =
+                    self.mappings().filter(|(_, m)| !m.name.as_ref().is_some_and(is_stack));
+                return mapped.map(|(start, mapping)| start..mapping.end).collect();
+            }
+            _ => return Vec::new(),
+        };
+        Some(populated).into_iter().filter(|range| !range.is_empty()).collect()
+    }
+
     /// The event of a system call that succeeded with `result`, given its arguments; the space is not
     /// yet changed.
     pub fn event_of(&mut self, number: i64, arguments: &[u64; 6], result: u64) -> Option<Event> {
@@ -315,12 +357,21 @@ impl Space {
                 let length = self.attached.remove(&a)?;
                 Some(Event::Unmap { address: a, length })
             }
+            libc::SYS_mlockall => {
+                let flags = a as i32;
+                self.locks_new = flags & (libc::MCL_FUTURE | libc::MCL_ONFAULT) == libc::MCL_FUTURE;
+                None
+            }
+            libc::SYS_munlockall => {
+                self.locks_new = false;
+                None
+            }
             _ => None,
         }
     }
 }
 
-/// True for the system calls that [`Space::event_of`] knows.
+/// True for the system calls that [`Space::event_of`] and [`Space::populated_by`] know.
 pub fn is_mapping_call(number: i64) -> bool {
     matches!(
         number,
@@ -332,6 +383,10 @@ pub fn is_mapping_call(number: i64) -> bool {
             | libc::SYS_brk
             | libc::SYS_shmat
             | libc::SYS_shmdt
+            | libc::SYS_mlock
+            | libc::SYS_mlock2
+            | libc::SYS_mlockall
+            | libc::SYS_munlockall
     )
 }
 
@@ -514,6 +569,82 @@ mod tests {
         assert_eq!(taken(libc::SYS_shmdt, &[0x20_0000]), [(0x20_0000, 0x20_3000)]);
         assert_eq!(taken(libc::SYS_shmdt, &[0x20_1000]), []);
         assert_eq!(taken(libc::SYS_mprotect, &[0x1000, 0x1000, 0]), []);
+    }
+
+    #[test]
+    fn calls_bring_pages_in() {
+        let mut space = Space::default();
+        let brings = |space: &Space, number, arguments: &[u64], result| {
+            let mut all = [0; 6];
+            all[..arguments.len()].copy_from_slice(arguments);
+            bounds(space.populated_by(number, &all, result))
+        };
+        let stack = Event::Map {
+            address: 0x90000,
+            length: 0x2000,
+            protection: RW,
+            backing: Backing::Stack,
+            shared: false,
+        };
+        let (name, build_id) = (STACK.to_owned(), String::new());
+        let named = Event::Name { address: 0x90000, length: 0x2000, offset: 0, name, build_id };
+        for event in [map(0x10000, 0x2000), map(0x12000, 0x1000), stack, named] {
+            space.apply(&event);
+        }
+        space.event_of(libc::SYS_brk, &[0; 6], 0x5800);
+        let flags = |flags: i32| [0, 0x1001, 3, flags as u64];
+        let both = [(0x20000, 0x22000)];
+        for (asked, found) in [
+            (0, &[][..]),
+            (libc::MAP_POPULATE, &both),
+            (libc::MAP_POPULATE | libc::MAP_NONBLOCK, &[]),
+            (libc::MAP_LOCKED | libc::MAP_NONBLOCK, &both),
+        ] {
+            assert_eq!(brings(&space, libc::SYS_mmap, &flags(asked), 0x20000), found, "{asked:x}");
+        }
+        // Pages that have a byte in it.
+        for number in [libc::SYS_mlock, libc::SYS_mlock2] {
+            assert_eq!(brings(&space, number, &[0x10fff, 2], 0), [(0x10000, 0x12000)]);
+        }
+        let on_fault = u64::from(libc::MLOCK_ONFAULT);
+        assert_eq!(brings(&space, libc::SYS_mlock2, &[0x10fff, 2, on_fault], 0), []);
+        let all = |space: &Space, flags: i32| brings(space, libc::SYS_mlockall, &[flags as u64], 0);
+        assert_eq!(all(&space, libc::MCL_FUTURE), []);
+        assert_eq!(all(&space, libc::MCL_CURRENT | libc::MCL_ONFAULT), []);
+        // Not all of the stack, of which Linux has but what was used.
+        assert_eq!(all(&space, libc::MCL_CURRENT), [(0x10000, 0x12000), (0x12000, 0x13000)]);
+
+        let later = |space: &Space| {
+            let protect = |rights: i32| [0x10000, 0x1000, rights as u64];
+            let found = [
+                brings(space, libc::SYS_mmap, &flags(0), 0x20000),
+                brings(space, libc::SYS_brk, &[], 0x7800),
+                brings(space, libc::SYS_brk, &[], 0x4800),
+                brings(space, libc::SYS_mremap, &[0x10000, 0x2000, 0x4000], 0x30000),
+                brings(space, libc::SYS_mremap, &[0x10000, 0x2000, 0x1000], 0x10000),
+                brings(space, libc::SYS_mprotect, &protect(libc::PROT_READ | libc::PROT_WRITE), 0),
+                brings(space, libc::SYS_mprotect, &protect(libc::PROT_READ), 0),
+            ];
+            found.concat()
+        };
+        let lock = |space: &mut Space, number, flags: i32| {
+            assert_eq!(space.event_of(number, &[flags as u64, 0, 0, 0, 0, 0], 0), None);
+        };
+        assert_eq!(later(&space), []);
+        lock(&mut space, libc::SYS_mlockall, libc::MCL_FUTURE | libc::MCL_CURRENT);
+        assert_eq!(
+            later(&space),
+            [(0x20000, 0x22000), (0x6000, 0x8000), (0x32000, 0x34000), (0x10000, 0x11000)]
+        );
+        for (number, flags) in [
+            (libc::SYS_mlockall, libc::MCL_FUTURE | libc::MCL_ONFAULT),
+            (libc::SYS_mlockall, libc::MCL_CURRENT),
+            (libc::SYS_munlockall, 0),
+        ] {
+            lock(&mut space, libc::SYS_mlockall, libc::MCL_FUTURE);
+            lock(&mut space, number, flags);
+            assert_eq!(later(&space), []);
+        }
     }
 
     #[test]

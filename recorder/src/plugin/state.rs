@@ -1,9 +1,10 @@
 //! The recorded program's address space, and the events that change it: each is sent to the collector
 //! and starts a new epoch.
 
+use std::ops::Range;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
-use flatwalk_trace::Event;
+use flatwalk_trace::{Advice, Event};
 
 use crate::channel::control::{CONTROL_EVENT, CONTROL_MARK, MARK_BEGIN, MARK_END, MARK_THIN};
 use crate::plugin::budget::{self, Next};
@@ -64,9 +65,14 @@ pub fn emit(space: &mut Space, event: &Event) {
 /// Emits what a mapping call did that succeeded with `result`.
 pub fn emit_mapping_call(space: &mut Space, number: i64, arguments: &[u64; 6], result: u64) {
     let left_behind = space.left_behind(number, arguments);
+    let populated = space.populated_by(number, arguments, result);
     let event = space.event_of(number, arguments, result);
     for event in event.iter().chain(&left_behind) {
         emit(space, event);
+    }
+    for Range { start, end } in populated {
+        let (address, length, advice) = (start, end - start, Advice::Populate);
+        emit(space, &Event::Advise { address, length, advice });
     }
 }
 

@@ -130,6 +130,44 @@ fn memory_calls_are_events_with_their_results() {
 }
 
 #[test]
+fn what_the_kernel_brings_in_is_in_the_trace() {
+    let scratch = Scratch::new();
+    let program = compile(&scratch, "locks", BARE);
+    let recorded = record(&scratch, "", &[path(&program)]);
+    let word =
+        |index: usize| u64::from_le_bytes(recorded.stdout[8 * index..][..8].try_into().unwrap());
+    let [populated, alone, locked, part, later, heap, last] = [0, 1, 2, 3, 4, 5, 6].map(word);
+    let map = |address| Event::Map {
+        address,
+        length: 4 * P,
+        protection: Protection { read: true, write: true, execute: false },
+        backing: Backing::Anonymous,
+        shared: false,
+    };
+    let brought_in =
+        |address, pages| Event::Advise { address, length: pages * P, advice: Advice::Populate };
+    let events = Trace::read(&recorded.output).events;
+    let begin = events.iter().position(|event| *event == map(populated)).unwrap();
+    assert_eq!(
+        events[begin..],
+        [
+            map(populated),
+            brought_in(populated, 4),
+            map(alone),
+            map(locked),
+            brought_in(locked, 4),
+            map(part),
+            brought_in(part + P, 2),
+            map(later),
+            brought_in(later, 4),
+            Event::Break { from: heap, to: heap + 2 * P },
+            brought_in(heap, 2),
+            map(last),
+        ]
+    );
+}
+
+#[test]
 fn what_was_skipped_is_populated() {
     let scratch = Scratch::new();
     let program = compile(&scratch, "region", BARE);

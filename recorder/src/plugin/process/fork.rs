@@ -78,6 +78,7 @@ pub fn become_child(vcpu: c_uint, before: BeforeFork) {
     }
     with_space(|space| {
         space.known = Pages::new();
+        space.locks_new = false;
         emit(space, &Event::ThreadStart { thread: 0 });
         for event in &mappings {
             emit(space, event);

@@ -8,7 +8,7 @@ use flatwalk_trace::{Backing, Event, Protection};
 
 use crate::plugin::process::elf::Image;
 use crate::plugin::process::naming;
-use crate::plugin::space::{PAGE, page_up};
+use crate::plugin::space::{PAGE, STACK, page_up};
 use crate::sys;
 
 /// The address space at a program's first instruction.
@@ -48,7 +48,7 @@ pub fn start(path: &Path, code_start: u64, entry: u64) -> Start {
         found.guest_base = mapped.map_or(0, |line| line.start.wrapping_sub(guest));
     }
     if let Some(stack) = stack(&maps, path, found.guest_base) {
-        let named = naming::of(&stack, "[stack]");
+        let named = naming::of(&stack, STACK);
         found.events.extend([Some(stack), named].into_iter().flatten());
     }
     found.program = Some((image, bias));
