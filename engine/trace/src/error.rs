@@ -71,6 +71,16 @@ pub enum TraceError {
         /// The newest version that this program reads.
         supported: u32,
     },
+    /// The file holds what a later flatwalk added within this version of the format.
+    #[error("{}: {what} at byte {offset}: a later flatwalk wrote this trace; update flatwalk", path.display())]
+    Later {
+        /// The file.
+        path: PathBuf,
+        /// Where, in bytes.
+        offset: u64,
+        /// What is not known.
+        what: &'static str,
+    },
     /// There is nothing to import.
     #[error("{}: this trace is in flatwalk's own format already; use it as it is", path.display())]
     Own {

@@ -5,6 +5,7 @@ mod common;
 
 use std::path::Path;
 
+use common::parsers::{seal, unseal};
 use common::{Executed, Expected, header, read, simple_block, small};
 use flatwalk_trace::{Block, Event, Options, Reader, TraceError, Writer};
 
@@ -136,6 +137,25 @@ fn what_is_no_trace_is_told_apart() {
     let error = open(&future);
     assert!(matches!(error, TraceError::Future { version: 2, supported: 1, .. }));
     assert!(error.to_string().contains("update flatwalk"));
+}
+
+#[test]
+fn what_a_later_version_adds_is_not_damage() {
+    let (bytes, _) = small();
+    let unsealed = unseal(&bytes, &[1, 2, 3, 4, 5]);
+    let events = (0..unsealed.len())
+        .find(|&at| unsealed[at..].starts_with(b"FWck") && unsealed[at + 4] == 2)
+        .expect("there are events");
+    // The chunk's kind; and that of its first event, behind the header and the event's epoch.
+    for (at, what) in [(events + 4, "a chunk"), (events + 81, "an event")] {
+        let mut later = unsealed.clone();
+        later[at] = 99;
+        let error = attempt(seal(&later)).expect_err(what);
+        assert!(matches!(error, TraceError::Later { .. }), "{error}");
+        let text = error.to_string();
+        assert!(text.contains(what) && text.ends_with("update flatwalk"), "{text}");
+        assert_message(&error);
+    }
 }
 
 #[test]

@@ -588,6 +588,16 @@ fn each_format_is_recognised_and_nothing_else() {
         assert!(matches!(error, TraceError::Foreign { .. }), "{error}");
         assert!(error.to_string().contains("--format"), "{error}");
     }
+    let mut own = flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::fast());
+    own.write_all(&common::small().0).expect("compressed");
+    let error = sniff(&own.finish().expect("compressed")).expect_err("it is compressed");
+    assert!(error.to_string().ends_with("decompress it first"), "{error}");
+    // Its reader has no option that says which.
+    let line = |n: u64| (0x10_0000 + 4 * n, 0, 0, [10, 0], [7, 0, 0, 0], [0; 2], [0x7000, 0, 0, 0]);
+    let error =
+        sniff(&short(&(0..192).map(line).collect::<Vec<_>>())).expect_err("of either format");
+    assert!(error.to_string().contains("champsim or cloudsuite"), "{error}");
+    assert!(error.to_string().contains("`flatwalk trace import --format`"), "{error}");
     let error = info(directory.path(), false, &mut |_, _| ControlFlow::Continue(()))
         .expect_err("a directory");
     assert!(error.to_string().contains("directory"), "{error}");

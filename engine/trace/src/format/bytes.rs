@@ -31,6 +31,11 @@ pub(crate) fn put_string(out: &mut Vec<u8>, text: &str) {
 /// Why the bytes that a [`Cursor`] read are impossible.
 pub(crate) type Malformed = &'static str;
 
+/// A later flatwalk may write such: its checksum matches, so it is not damage.
+pub(crate) const UNKNOWN_CHUNK: Malformed = "a chunk of an unknown kind";
+/// The same.
+pub(crate) const UNKNOWN_EVENT: Malformed = "an event of an unknown kind";
+
 /// Reads a buffer from front to back; running off its end is an error, never a panic.
 #[derive(Clone, Debug)]
 pub(crate) struct Cursor<'a> {

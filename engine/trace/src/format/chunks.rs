@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 use xxhash_rust::xxh3::xxh3_64;
 use zstd::bulk::Decompressor;
 
+use super::bytes::{Malformed, UNKNOWN_CHUNK, UNKNOWN_EVENT};
 use super::container::{self, CHUNK_HEADER_BYTES, ChunkHeader, Kind, TRAILER_BYTES};
 use super::summary::Summary;
 use crate::disk::ReadSeek;
@@ -50,7 +51,7 @@ impl Disk {
     fn header(&mut self, offset: u64) -> Result<ChunkHeader, TraceError> {
         let mut bytes = [0; CHUNK_HEADER_BYTES];
         container::read_at(&mut *self.file, &self.path, offset, &mut bytes)?;
-        ChunkHeader::decode(&bytes).map_err(|what| self.damaged(offset, what))
+        ChunkHeader::decode(&bytes).map_err(|what| self.wrong(offset, what, ""))
     }
 
     /// Reads, checks and decompresses a payload.
@@ -84,8 +85,17 @@ impl Disk {
     }
 
     /// The error for impossible content of `chunk`.
-    pub(super) fn malformed(&self, chunk: &Chunk, what: &str) -> TraceError {
-        self.damaged(chunk.offset, format!("the chunk's content is impossible: {what}"))
+    pub(super) fn malformed(&self, chunk: &Chunk, what: Malformed) -> TraceError {
+        self.wrong(chunk.offset, what, "the chunk's content is impossible: ")
+    }
+
+    /// The error for what is wrong with the chunk at `offset`, whose checksum matches. `damage` comes before it
+    /// if it is damage.
+    fn wrong(&self, offset: u64, what: Malformed, damage: &str) -> TraceError {
+        if let UNKNOWN_CHUNK | UNKNOWN_EVENT = what {
+            return TraceError::Later { path: self.path.clone(), offset, what };
+        }
+        self.damaged(offset, format!("{damage}{what}"))
     }
 }
 

@@ -6,7 +6,7 @@ use std::path::Path;
 use serde::{Deserialize, Serialize};
 use xxhash_rust::xxh3::xxh3_64;
 
-use super::bytes::{Cursor, Malformed};
+use super::bytes::{Cursor, Malformed, UNKNOWN_CHUNK};
 use crate::disk::ReadSeek;
 use crate::error::TraceError;
 
@@ -189,7 +189,7 @@ impl ChunkHeader {
             4 => Kind::Slices,
             5 => Kind::Summary,
             6 => Kind::Index,
-            _ => return Err("the chunk is of an unknown kind"),
+            _ => return Err(UNKNOWN_CHUNK),
         };
         let header = Self {
             kind,

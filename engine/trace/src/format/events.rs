@@ -1,6 +1,6 @@
 //! Events in bytes: a varint step in epochs, a tag, the fields.
 
-use super::bytes::{Cursor, Malformed, put_string, put_varint};
+use super::bytes::{Cursor, Malformed, UNKNOWN_EVENT, put_string, put_varint};
 use crate::model::{Advice, Backing, Event, Protection};
 
 /// Longest accepted text of an event, in bytes.
@@ -238,7 +238,7 @@ pub(crate) fn get(cursor: &mut Cursor<'_>) -> Result<Event, Malformed> {
         },
         15 => Event::Wake { thread: thread(cursor)?, number: cursor.varint()? },
         16 => Event::Woken { thread: thread(cursor)?, number: cursor.varint()? },
-        _ => return Err("an event is of an unknown kind"),
+        _ => return Err(UNKNOWN_EVENT),
     })
 }
 

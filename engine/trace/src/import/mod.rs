@@ -17,6 +17,7 @@ use std::path::Path;
 use serde::{Deserialize, Serialize};
 
 use crate::error::TraceError;
+use crate::format::MAGIC;
 use crate::model::{Item, Source, SourceInfo, ThreadId};
 use builder::Builder;
 pub use drmemtrace::v2p::physical_pages;
@@ -240,7 +241,13 @@ pub(crate) fn sniff(input: &mut Input) -> Result<Format, TraceError> {
     let (what, remedy) = match (champsim, cloudsuite) {
         (true, false) => return Ok(Format::ChampSim),
         (false, true) => return Ok(Format::CloudSuite),
-        (true, true) => ("it could be champsim or cloudsuite", "say which with `--format`"),
+        (true, true) => (
+            "it could be champsim or cloudsuite",
+            "say which with `flatwalk trace import --format`, and use what that writes",
+        ),
+        _ if start.starts_with(&MAGIC) => {
+            ("it is a trace in flatwalk's own format, compressed", "decompress it first")
+        }
         (false, false) => (
             "neither its first bytes nor its first records are those of a known format",
             "flatwalk reads its own traces and those of ChampSim (champsim, cloudsuite), DynamoRIO (drmemtrace) and \
