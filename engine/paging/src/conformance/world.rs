@@ -16,6 +16,7 @@ use crate::error::TableError;
 use crate::geometry::Level;
 use crate::layout::{Layout, Shape};
 use crate::mapping::Flush;
+use crate::memory::EntryMemory;
 use crate::table::PageTable;
 use crate::walk::Fault;
 
@@ -38,6 +39,8 @@ pub(super) struct World<'a> {
     next_frame: u64,
     /// Pages that were unmapped, and whose nodes stayed.
     left: Vec<u64>,
+    /// Of each size, by level from 1: whether such a page was ever mapped.
+    ever: [bool; 3],
 }
 
 impl<'a> World<'a> {
@@ -65,6 +68,7 @@ impl<'a> World<'a> {
             hardware,
             next_frame: 1 << 40,
             left: Vec::new(),
+            ever: [false; 3],
         })
     }
 
@@ -289,6 +293,10 @@ impl<'a> World<'a> {
             return Ok(());
         }
         let before = self.memory.counts.refused;
+        if page.level > 1 {
+            // For a moment, where it fails.
+            self.ever[usize::from(page.level) - 2] = true;
+        }
         let Self { table, memory, layout, .. } = self;
         match table.split(memory, layout, Gva::new(start)) {
             Ok(made) => {
@@ -368,6 +376,9 @@ impl<'a> World<'a> {
             found,
             self.pages
         );
+        for page in self.pages.values() {
+            self.ever[usize::from(page.level) - 1] = true;
+        }
         // A sample: every page, near and far ends, and the bytes around it, is too much for a debug
         // build.
         let step = self.pages.len().div_ceil(60).max(1);
@@ -385,6 +396,15 @@ impl<'a> World<'a> {
                 );
             }
             for address in ends {
+                if let PageTable::Keyed(table) = &self.table {
+                    let first = table.first_probes(address, |at| self.memory.read_line(at));
+                    let mut levels = first.as_slice().iter().map(|probe| probe.level);
+                    prop_assert!(
+                        levels.all(|level| self.ever[usize::from(level) - 1]),
+                        "a walk of {:#x} asks for a size that was never mapped",
+                        address.raw()
+                    );
+                }
                 let walked = self.hardware.walk(&mut self.memory, &self.table, address, false);
                 let walked = succeeds(walked?, "the walk of a page's end")?;
                 prop_assert_eq!(

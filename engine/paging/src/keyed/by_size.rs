@@ -77,19 +77,22 @@ pub trait SizeTable<Out: Physical>: Clone + Debug + Send + Sync + Sized + 'stati
     fn answer(&self, number: u64, probe: &Probe<Out>, line: &Line) -> Answer<Out>;
 }
 
-/// The tables of all page sizes; those of large pages are made when the first such page is mapped.
+/// The tables of all page sizes; those of large pages are made when the first such page is mapped, if not
+/// with the machine. A walk asks those in which something was ever mapped.
 #[derive(Clone, Debug)]
 pub struct BySize<Out: Physical, T: SizeTable<Out>> {
     geometry: Geometry,
     parameters: T::Parameters,
     /// By level, from 1.
     tables: [Option<T>; 3],
+    /// Likewise: whether a page of that size was ever mapped, which walkers are told.
+    asked: [bool; 3],
 }
 
 impl<Out: Physical, T: SizeTable<Out>> BySize<Out, T> {
     /// None yet.
     pub fn new(geometry: Geometry, parameters: T::Parameters) -> Self {
-        Self { geometry, parameters, tables: [const { None }; 3] }
+        Self { geometry, parameters, tables: [const { None }; 3], asked: [false; 3] }
     }
 
     /// The table for pages of `level`, which has been made.
@@ -126,6 +129,7 @@ impl<Out: Physical, T: SizeTable<Out>> Store<Out> for BySize<Out, T> {
         entry: Entry,
     ) -> Result<Stale, TableError> {
         self.table(page.level).insert(memory, page.number, entry)?;
+        self.asked[usize::from(page.level) - 1] = true;
         Ok(Stale::default())
     }
 
@@ -158,8 +162,8 @@ impl<Out: Physical, T: SizeTable<Out>> Store<Out> for BySize<Out, T> {
 
     fn probes(&self, input: u64, _known: &SideLines) -> Probes<Out> {
         let mut probes = Probes::default();
-        for (level, table) in (1..).zip(&self.tables) {
-            if let Some(table) = table {
+        for ((level, table), asked) in (1..).zip(&self.tables).zip(self.asked) {
+            if let Some(table) = table.as_ref().filter(|_| asked) {
                 probes.push(table.first(self.geometry.number(input, level)));
             }
         }

@@ -53,7 +53,7 @@ impl<In, Out: Physical> Clone for Keyed<In, Out> {
 }
 
 impl<In: Address, Out: Physical> Keyed<In, Out> {
-    /// An empty table.
+    /// An empty table, with room for small pages; one that is made with the machine is whole.
     ///
     /// # Errors
     /// [`TableError::OutOfMemory`] when there is no memory for it, however small.
@@ -66,9 +66,12 @@ impl<In: Address, Out: Physical> Keyed<In, Out> {
         dyn Design: MakeStore<Out>,
     {
         let mut store = <dyn Design as MakeStore<Out>>::make(design, geometry);
-        if let Err(error) = store.prepare(memory, 1) {
-            store.destroy(memory);
-            return Err(error);
+        let made = if design.is_made_with_machine() { geometry.largest() } else { 1 };
+        for level in 1..=made {
+            if let Err(error) = store.prepare(memory, level) {
+                store.destroy(memory);
+                return Err(error);
+            }
         }
         let needed = design.side_structures().iter().map(|side| side.needed).collect();
         Ok(Self { geometry, store, needed, regions: Regions::new(geometry), input: PhantomData })

@@ -309,17 +309,19 @@ impl<Out: Physical> SizeTable<Out> for Areas<Out> {
     }
 
     fn statistics(&self) -> Vec<NodeStatistics> {
-        let used = self.all.values().map(|area| area.used).sum();
+        // By size: how many, and entries that are in use.
         let mut sizes = BTreeMap::new();
         for area in self.all.values() {
-            *sizes.entry(Reverse(area.shift)).or_insert(0) += 1;
+            let (count, used) = sizes.entry(Reverse(area.shift)).or_insert((0, 0));
+            (*count, *used) = (*count + 1, *used + u64::from(area.used));
         }
         let name = page_name(self.level);
-        let areas = sizes.into_iter().map(|(Reverse(shift), count)| {
-            (format!("{name} areas"), 1 << (shift + ENTRY_SHIFT), count)
+        let areas = sizes.into_iter().flat_map(|(Reverse(shift), (count, used))| {
+            let areas = (format!("{name} areas"), 1 << (shift + ENTRY_SHIFT), count);
+            statistics_of([areas], self.level, used)
         });
         let directory = (format!("{name} TEA directory"), self.directory.bytes(), 1);
-        statistics_of(areas.chain([directory]), self.level, used)
+        areas.chain(statistics_of([directory], self.level, 0)).collect()
     }
 
     fn resizes(&self) -> Resizes {
@@ -506,6 +508,28 @@ impl<Out: Physical> Directory<Out> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::addr::{Address, Gva, Hpa};
+    use crate::conformance::{Memory, Sizes};
+    use crate::entry::{Attributes, Rights};
+    use crate::table::PageTable;
+
+    #[test]
+    fn entries_in_use_are_counted_with_the_areas_that_they_are_in() {
+        let layout = Parameters { registers: 16 }.layout(Geometry::X86_4).expect("it is valid");
+        let mut memory = Memory::new(Sizes::of(Geometry::X86_4));
+        let mut table = PageTable::<Gva, Hpa>::new(&layout, &layout, &mut memory).expect("room");
+        // Four regions next to each other, which have one area, and one apart.
+        for page in (0..4 << REGION_SHIFT).chain([64 << REGION_SHIFT]) {
+            let attributes = Attributes::new(Rights::ALL);
+            let (input, frame) = (Gva::new(page << 12), Hpa::new(1 << 40 | page << 12));
+            table.map(&mut memory, &layout, input, frame, 1, attributes).expect("nothing is there");
+        }
+        let areas = table.statistics();
+        let areas = areas.iter().filter(|blocks| blocks.name == "4K areas");
+        let found: Vec<_> = areas.map(|a| (a.node_bytes / 8, a.nodes, a.entries_used)).collect();
+        let entries = 1 << REGION_SHIFT;
+        assert_eq!(found, [(4 * entries, 1, 4 * entries), (entries, 1, 1)]);
+    }
 
     #[test]
     fn parameters_are_checked() {

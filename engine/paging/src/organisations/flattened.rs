@@ -15,8 +15,8 @@
 //! flattened node from which on it is not flattened down to level 1 (the NF rule of section 3.4, whose
 //! threshold in the paper is 32).
 //!
-//! Departs from the paper: where three levels that end at level 2 or above are flattened, a 1 GiB
-//! page in such a node is stored as 512 leaves of 2 MiB (the paper does not say).
+//! Departs from the paper: in a node that holds levels 3 and 2, and ends there, a 1 GiB page is stored as
+//! 512 leaves of 2 MiB (the paper does not say).
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};

@@ -13,8 +13,8 @@
 //! No parameters: there are as many anchors as frames, rounded up to a power of two.
 //!
 //! Departs from the paper:
-//! - Frames of each page size have entries and anchors of their own, made when the first page of that size
-//!   is mapped, and asked at once.
+//! - Frames of each page size have entries and anchors of their own, and are asked at once, if a page of
+//!   that size was ever mapped.
 //! - An entry has 16 bytes: the page's number, and a word with rights, accessed and dirty bits as in other
 //!   tables, in which the next frame has the place of the page's own. Anchors have 8 bytes.
 //! - Entries have no number of an address space, since what is simulated is one program's memory.

@@ -42,6 +42,8 @@ pub(super) struct Ecpt<Out> {
     shape: Shape,
     /// By level, from 1.
     pages: [Option<Cuckoo<Out>>; 3],
+    /// Likewise: whether a page of that size was ever mapped, which walkers are told.
+    asked: [bool; 3],
     /// For levels 2 and 3.
     walk_tables: Option<[Cuckoo<Out>; 2]>,
 }
@@ -70,17 +72,15 @@ pub(super) fn walk_table_class(level: Level) -> u8 {
 impl<Out: Physical> Ecpt<Out> {
     /// None yet.
     pub(super) fn new(geometry: Geometry, shape: Shape) -> Self {
-        Self { geometry, shape, pages: [const { None }; 3], walk_tables: None }
+        Self { geometry, shape, pages: [const { None }; 3], asked: [false; 3], walk_tables: None }
     }
 
     /// Where pages at `input` can be, for levels 1 to 3: as the lines of the walk tables for levels 2 and
-    /// 3 say, where they are known, and which tables there are.
+    /// 3 say, where they are known, and which sizes were ever mapped.
     #[inline]
     fn places(&self, input: u64, known: &SideLines) -> [Where; 3] {
-        let there = |table: &Option<_>| {
-            if table.is_some() { Where::Anywhere } else { Where::Nowhere }
-        };
-        let mut places = self.pages.each_ref().map(there);
+        let there = |asked| if asked { Where::Anywhere } else { Where::Nowhere };
+        let mut places = self.asked.map(there);
         for (level, line) in [(2, known.get(0)), (3, known.get(1))] {
             let Some(line) = line else { continue };
             let bits = header(line, self.header_number(input, level) % HEADERS);
@@ -210,6 +210,7 @@ impl<Out: Physical> Store<Out> for Ecpt<Out> {
     ) -> Result<Stale, TableError> {
         let mut moves = Moves::new();
         let result = self.table(page.level).insert_entry(memory, page.number, entry, &mut moves);
+        self.asked[usize::from(page.level) - 1] |= result.is_ok();
         let stale = self.follow(memory, page.level, &moves);
         result.map(|()| stale)
     }
