@@ -222,7 +222,7 @@ _SOURCES = {
     "large_pages": ("--large-pages", "give whole numbers from 0 to 100; with a recorded table leave it out"),
     "thp": ("--thp", "give always, madvise or never, and no --large-pages"),
     "fragmentation": ("--fragmentation", "give a share from 0 to 1"),
-    "host_large_pages": ("--host-large-pages", "give a whole number from 0 to 100"),
+    "host_large_pages": ("--host-large-pages", "give 0 to 100, and with a shadow page table 0 or 100"),
     "guest_frames": ("--guest-frames", "give scattered, compact, apart, permuted or scattered_4k"),
     "mode": (
         "--machine and --mode",

@@ -111,6 +111,14 @@ impl RunConfiguration {
         require(self.large_pages.is_none() || self.thp.is_none(), "thp", || {
             "says which pages are large, and so does large_pages: give one of them".to_owned()
         })?;
+        let percent = self.host_large_pages;
+        require(!scheme.shadow || matches!(percent, 0 | 100), "host_large_pages", || {
+            format!(
+                "{percent} (the pages of a shadow page table are no larger than the host's: 0 or 100 for \
+                 scheme `{}`)",
+                scheme.name
+            )
+        })?;
         let functional = self.mode == Mode::Functional;
         require(self.context_switch_ms.is_none() || !functional, "context_switch_ms", || {
             "has no meaning in functional mode, which has no clock to switch by".to_owned()

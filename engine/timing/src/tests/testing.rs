@@ -271,7 +271,11 @@ impl Scenario {
             large_pages: Some(self.large_pages),
             thp: None,
             fragmentation: self.fragmentation,
-            host_large_pages: self.host_large_pages,
+            // Pages of a shadow can have all of them, or none.
+            host_large_pages: match self.host_large_pages {
+                1..100 if self.scheme.shadow => 0,
+                percent => percent,
+            },
             guest_frames: Placement::Compact,
             frames: Placement::Compact,
             mode: self.mode,

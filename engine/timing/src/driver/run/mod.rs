@@ -135,6 +135,9 @@ impl Run {
             (_, Some(thp)) => LargePages::Transparent(thp),
             (percent, None) => LargePages::share(percent.unwrap_or(0), &touched, geometry)?,
         };
+        // An entry of a shadow leads to the host's memory, and holds as far as a page of the host does.
+        let is_small = scheme.shadow && configuration.host_large_pages == 0;
+        let large_pages = if is_small { LargePages::Below { boundary: 0 } } else { large_pages };
         let memory_bytes = configuration.memory_bytes.unwrap_or(machine.os.memory_bytes);
         let host_layout = match &scheme.host {
             Some(host) => Some(host.layout()?),

@@ -66,6 +66,24 @@ fn what_a_guest_writes_into_a_shadowed_table_leaves_the_guest() {
 }
 
 #[test]
+fn a_page_of_a_shadowed_table_is_no_larger_than_the_hosts() {
+    let mapped = |host_large_pages: u8| {
+        let mut scenario = Scenario::new(scheme(4, &[]));
+        scenario.scheme.shadow = true;
+        (scenario.large_pages, scenario.host_large_pages) = (100, host_large_pages);
+        let mut run = scenario.start(&[(DATA, 2 << 20)], false);
+        go(&mut run, &[Do::Load(DATA), Do::Load(DATA + 4096)]);
+        run.system.statistics().faults
+    };
+    assert_eq!([0, 100].map(mapped), [2, 1], "a fault for each page");
+    let mut between = Scenario::new(scheme(4, &[]));
+    between.scheme.shadow = true;
+    let between = RunConfiguration { host_large_pages: 50, ..between.configuration() };
+    let refused = between.validate().unwrap_err();
+    assert!(refused.to_string().contains("no larger than the host's"), "{refused}");
+}
+
+#[test]
 fn what_a_guest_is_advised_to_populate_costs_faults_of_the_host() {
     let ways = [
         (Mode::Timing, Phase::Measured),
