@@ -221,10 +221,10 @@ impl Hierarchy {
         }
         let (l1d, l2) = (self.l1d.cache.lines(), self.l2_lines());
         let cores = self.others.len() as u64 + 1;
-        let is_full = fills(data_bytes, l2 * cores);
+        let data_lines = data_bytes >> LINE_SHIFT;
         let shared = self.shared_lines();
         for cache in self.every_l2() {
-            cache.presume_history(|_| l1d, is_full, |line| shared.contains(&line));
+            cache.presume_history(|_| l1d, data_lines / cores, |line| shared.contains(&line));
         }
         if !self.is_of_a_mix() {
             self.llc.presume_history(|_| l2 * cores, data_bytes);
@@ -236,12 +236,6 @@ impl Level {
     /// Of a last-level cache below L2 caches of `above` lines together, by owner; see
     /// [`Cache::presume_history`].
     fn presume_history(&mut self, above: impl Fn(u64) -> u64, data_bytes: u64) {
-        let is_full = fills(data_bytes, self.cache.lines());
-        self.cache.presume_history(above, is_full, |_| false);
+        self.cache.presume_history(above, data_bytes >> LINE_SHIFT, |_| false);
     }
-}
-
-/// So much data has as many lines as a cache, or more.
-fn fills(data_bytes: u64, lines: u64) -> bool {
-    data_bytes >> LINE_SHIFT >= lines
 }
