@@ -460,7 +460,7 @@ def test_what_cannot_be_is_reported(flatwalk: Flatwalk, arguments: list[str], re
 
 def part(ipc: float, represented: int, warmup: int = 2_000_000) -> tuple[Run, Sampling, dict[str, Any]]:
     """A program alone: its speed, of how many instructions ten windows are, and what was asked for."""
-    sampling = {**sampled(0, 1.0), "windows": 10, "instructions_represented": represented}
+    sampling = {**sampled(0, 1.0), "sampled": True, "windows": 10, "instructions_represented": represented}
     request = {"source": {"workload": {}}, "sampling": {"windows": 10, "window": 100_000, "warmup": warmup}}
     return {**fake.run(), "ipc": ipc}, cast("Sampling", sampling), request
 
@@ -477,6 +477,26 @@ def test_a_program_without_room_for_the_warm_up_is_named() -> None:
     asked, too_short = mixing.in_step({"a": part(1.0, 400_000_000), "b": part(1.0, 4_000_000)})
     assert too_short == "b"
     assert [one["sampling"]["warmup"] for one in asked.values()] == [250_000, 250_000]
+
+
+def test_a_program_that_is_measured_whole_leaves_the_others_their_warm_up() -> None:
+    run, sampling, request = part(1.0, 1_000_000)
+    asked, too_short = mixing.in_step(
+        {"a": part(1.0, 400_000_000), "whole": (run, {**sampling, "sampled": False}, request)}
+    )
+    assert too_short is None
+    assert asked["a"]["sampling"]["warmup"] == 2_000_000
+
+
+def test_the_first_rounds_are_warmed_longer() -> None:
+    found = {"a": part(1.0, 400_000_000), "b": part(2.0, 400_000_000)}
+    asked, _ = mixing.in_step(found)
+    assert [one["sampling"]["filling"] for one in asked.values()] == [16_000_000, 32_000_000]
+    halves = mixing.halved(list(asked.values()))
+    assert [one["sampling"]["filling"] for one in halves] == [8_000_000, 16_000_000]
+    # One program by itself runs as it does alone.
+    asked, _ = mixing.in_step({"a": found["a"]})
+    assert asked["a"]["sampling"]["filling"] == 0
 
 
 def test_a_program_alone_is_warmed_longer_than_together() -> None:

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from flatwalk import engine, units
-from flatwalk.comparison.lengths import nothing_left, recorded_sample, shortened
+from flatwalk.comparison.lengths import FILLINGS, nothing_left, recorded_sample, shortened
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -170,13 +170,15 @@ class Mix:
 def halved(requests: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
     """The same windows, each warmed half as long."""
     return [
-        _changed(request, warmup=request["sampling"]["warmup"] // 2) if request["sampling"] else request
+        _changed(request, **{name: request["sampling"][name] // 2 for name in ("warmup", "filling")})
+        if request["sampling"]
+        else request
         for request in requests
     ]
 
 
 def unfilled(request: dict[str, Any]) -> dict[str, Any]:
-    """The request without longer warm-ups at first: rounds have as much of all programs each time."""
+    """The request without longer warm-ups at first: `in_step` says what rounds have of each program."""
     return _changed(request, filling=0) if request["sampling"] else request
 
 
@@ -194,18 +196,22 @@ def in_step(
     for name, (_, sampling, request) in found.items():
         warmup, window = request["sampling"]["warmup"], request["sampling"]["window"]
         between = sampling["instructions_represented"] / sampling["windows"] - window - DETAILED
-        rooms[name] = (warmup if _is_recorded_sample(request) else max(between, 0.0)) / speeds[name]
+        # What is measured without gaps needs no warm-up, and says nothing of the others'.
+        room = math.inf if not sampling["sampled"] else max(between, 0.0)
+        rooms[name] = (warmup if _is_recorded_sample(request) else room) / speeds[name]
         cycles = min(cycles, rooms[name], MOST_WARMUPS * warmup / speeds[name], warmup / slowest)
     # It may also be shorter because no program is warmed for longer than that.
     least = min(rooms, key=lambda name: rooms[name])
     wanted = min(request["sampling"]["warmup"] for _, _, request in found.values()) / slowest
     too_short = least if rooms[least] <= cycles and rooms[least] < wanted else None
     windows = min(sampling["windows"] for _, sampling, _ in found.values())
+    warmups = {name: max(int(cycles * speed), DETAILED) for name, speed in speeds.items()}
     asked = {
         name: _changed(
             request,
             windows=windows,
-            warmup=max(int(cycles * speeds[name]), DETAILED),
+            warmup=warmups[name],
+            filling=FILLINGS * warmups[name] if len(found) > 1 else 0,
             after=int(
                 (request["sampling"]["window"] + DETAILED) * (min(speeds[name] / slowest, MOST_WINDOWS) - 1.0)
             ),

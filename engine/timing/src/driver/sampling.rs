@@ -387,7 +387,9 @@ impl Schedule {
                 let (recorded, total) = self.recorded.zip(self.total)?;
                 let (part, total) =
                     (total.min(end).saturating_sub(first), u128::from(total.max(1)));
-                let windows = u128::from(recorded / segment) * u128::from(part);
+                // A segment ends at the end of a block, a little before or behind where it should.
+                let windows =
+                    u128::from(recorded.saturating_add(segment / 2) / segment) * u128::from(part);
                 u64::try_from((windows + total / 2) / total).ok()
             }
         }
@@ -502,7 +504,8 @@ impl Schedule {
             }
             Windows::Segments { segment, .. } => {
                 let recorded = self.recorded?;
-                Some(recorded / segment * (window + warmup).min(segment))
+                let segments = recorded.saturating_add(segment / 2) / segment;
+                Some(segments * (window + warmup).min(segment))
             }
         }
     }

@@ -72,6 +72,8 @@ pub(crate) struct StretchReader<'a> {
     ended: Option<End>,
     windows: u64,
     measured: u64,
+    /// The two before the window that was read last.
+    counts_before: (u64, u64),
     /// Instructions that are to be warmed, since this was last asked for.
     warmed: u64,
     /// The window under way has instructions.
@@ -110,6 +112,7 @@ impl<'a> StretchReader<'a> {
             ended: None,
             windows: 0,
             measured: 0,
+            counts_before: (0, 0),
             warmed: 0,
             counted: false,
             leaves_out: false,
@@ -155,6 +158,7 @@ impl<'a> StretchReader<'a> {
     ) -> Result<Option<Vec<Piece>>, TraceError> {
         let mut pieces = Vec::new();
         self.leaves_out = leaves_out;
+        self.counts_before = (self.windows, self.measured);
         let has_begun = self.read(&mut pieces, (u64::MAX, u64::MAX), true)?;
         if !has_begun || !self.has_window_ended() {
             return Ok(None);
@@ -166,6 +170,11 @@ impl<'a> StretchReader<'a> {
             }
         }
         Ok(Some(pieces))
+    }
+
+    /// The window that was read last is not run.
+    pub(crate) fn drop_window(&mut self) {
+        (self.windows, self.measured) = self.counts_before;
     }
 
     /// What is left is passed over; nothing if that has been read.

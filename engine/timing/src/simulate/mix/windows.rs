@@ -17,13 +17,13 @@
 //!   much shorter for that core.
 
 use flatwalk_symbols::Symbols;
-use flatwalk_trace::Source;
+use flatwalk_trace::{Advice, Event, Source};
 
 use super::members::Members;
 use super::seeds;
 use crate::driver::cores::TURN;
 use crate::driver::error::SimulateError;
-use crate::driver::piece::{Phase, Piece, is_call};
+use crate::driver::piece::{Phase, Piece};
 use crate::driver::run::Run;
 use crate::driver::sampling::{Limits, Sampled, Schedule};
 use crate::driver::stretches::StretchReader;
@@ -72,7 +72,7 @@ impl Part {
                     }
                     before = Some(phase);
                 }
-                Piece::Event(event) if is_call(event) => part.again = number,
+                Piece::Event(event) if takes_memory(event) => part.again = number,
                 _ => {}
             }
         }
@@ -95,6 +95,18 @@ impl Part {
         let end = self.pieces.len();
         let mut all = (piece.max(self.again)..end).chain(self.again..end);
         all.find(|&piece| matches!(self.pieces[piece], Piece::Slice(_) | Piece::Mispredicted(_)))
+    }
+}
+
+/// Whether what ran before an event may have used memory that is not there behind it.
+fn takes_memory(event: &Event) -> bool {
+    match *event {
+        Event::Unmap { .. }
+        | Event::Remap { .. }
+        | Event::Protect { .. }
+        | Event::Advise { advice: Advice::DontNeed, .. } => true,
+        Event::Break { from, to } => to < from,
+        _ => false,
     }
 }
 
@@ -184,13 +196,19 @@ impl<'a> RoundReader<'a> {
             let mut pieces = Vec::new();
             loop {
                 let leaves_out = choice.leaves_out_next();
-                let Some(more) = reader.next_window(leaves_out)? else { return Ok(None) };
+                let Some(more) = reader.next_window(leaves_out)? else { break };
                 pieces.extend(more);
                 if !leaves_out {
+                    parts.push(Part::new(std::mem::take(&mut pieces), reader.take_warmed()));
                     break;
                 }
             }
-            parts.push(Part::new(pieces, reader.take_warmed()));
+        }
+        if parts.len() < self.programs.len() {
+            // Some program has no window in it: no other has one, either.
+            self.left = 0;
+            self.programs.iter_mut().for_each(|(reader, _)| reader.drop_window());
+            return Ok(None);
         }
         Ok(Some(Round { parts, is_rest: false }))
     }
@@ -272,7 +290,9 @@ impl Windows {
         let mut left: Vec<u64> = parts.iter().map(|part| part.warmed).collect();
         let knows_speeds = members.all.iter().all(|member| member.run.pace().is_some());
         let all = || left.iter().zip(&ahead).zip(&members.all);
-        let times = all().map(|((left, ahead), member)| time(left + ahead, &member.run));
+        // What is measured without gaps needs no warm-up, and says nothing of the others'.
+        let warmed = all().filter(|&((left, ahead), _)| left + ahead > 0);
+        let times = warmed.map(|((left, ahead), member)| time(left + ahead, &member.run));
         let shortest = times.min().filter(|_| knows_speeds).unwrap_or(u128::MAX);
         let due: Vec<u128> = all()
             .map(|((_, &ahead), member)| shortest.saturating_sub(time(ahead, &member.run)))
@@ -375,5 +395,48 @@ impl Windows {
             end(&mut member.run, sampled)?;
         }
         Ok((0..members.all.len()).map(|core| members.result(core, &mut symbols)).collect())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use flatwalk_trace::{Backing, Protection, Slice};
+
+    use super::*;
+
+    /// The piece that is run again first where `event` comes in the middle of a window.
+    fn again_with(event: Event) -> usize {
+        let phase = |phase| Piece::Phase { phase, at: 0 };
+        let slice =
+            || Piece::Slice(Slice { thread: 0, blocks: vec![0; 10], addresses: Vec::new() });
+        let window = [phase(Phase::Pass), slice(), phase(Phase::Measured), slice()];
+        let pieces = window.into_iter().chain([Piece::Event(event), slice()]);
+        Part::new(pieces.collect(), 0).again
+    }
+
+    #[test]
+    fn a_core_runs_again_what_it_ran_since_memory_last_went() {
+        let (address, length) = (1 << 20, 4096);
+        let protection = Protection { read: true, write: true, execute: false };
+        for event in [
+            Event::Unmap { address, length },
+            Event::Remap { from: address, from_length: length, to: 1 << 30, to_length: length },
+            Event::Protect { address, length, protection },
+            Event::Advise { address, length, advice: Advice::DontNeed },
+            Event::Break { from: 2 * address, to: address },
+        ] {
+            assert_eq!(again_with(event.clone()), 4, "{event:?}");
+        }
+        let backing = Backing::Anonymous;
+        for event in [
+            Event::Map { address, length, protection, backing, shared: false },
+            Event::Advise { address, length, advice: Advice::HugePage },
+            Event::Break { from: address, to: 2 * address },
+            Event::ThreadStart { thread: 1 },
+            Event::ThreadExit { thread: 1 },
+            Event::Marker { name: "here".to_owned() },
+        ] {
+            assert_eq!(again_with(event.clone()), 2, "{event:?}");
+        }
     }
 }
