@@ -286,8 +286,38 @@ def test_places(tmp_path: Path, output: Path) -> None:
     assert stopped.status is None
     assert engine.trace_info(output)["stopped"] == "the run was stopped by --stop-at inside"
     assert 0 < stopped.instructions < whole
+    assert stopped.warnings == []
     with pytest.raises(RecordError, match="never reached nowhere"):
         record([str(program)], output, start_at="nowhere")
+
+
+def test_recording_ends_at_the_programs_own_marker(tmp_path: Path, output: Path) -> None:
+    program = compiled(tmp_path, "region", *BARE)
+    first = record([str(program)], output, start_at="marker", stop_at="marker")
+    assert first.status is None
+    assert first.warnings == []
+    info = engine.trace_info(output)
+    assert info["stopped"] == "the run was stopped by --stop-at marker"
+    # The program starts and stops twice.
+    both = record([str(program)], output, start_at="marker")
+    assert 0 < first.instructions < both.instructions
+    # A stop while instructions are skipped is not one of what is recorded.
+    late = record([str(program)], output, skip=both.instructions, stop_at="marker")
+    assert late.status is None
+
+
+@pytest.mark.parametrize(
+    ("place", "words"),
+    [("nowhere", "reached nowhere"), ("0x123", "reached 0x123"), ("marker", r"reached flatwalk_stop\(\)")],
+)
+def test_a_place_to_stop_at_that_is_never_reached_is_mentioned(
+    tmp_path: Path, output: Path, place: str, words: str
+) -> None:
+    program = compiled(tmp_path, "loops", *BARE)
+    result = record([str(program)], output, stop_at=place)
+    assert result.status is not None
+    [warning] = result.warnings
+    assert re.search(rf"never {words}.*--stop-at", warning), warning
 
 
 def test_where_recording_ends_as_it_begins_the_error_says_why(tmp_path: Path, output: Path) -> None:

@@ -75,7 +75,8 @@ def record(
         limit: Instructions to record in each process, which then ends. Of a sample, gaps count, too.
         start_at: Where recording starts: a symbol, an address (0x…), or "marker" (flatwalk_start() of
             flatwalk.h).
-        stop_at: Where recording, and the program, ends: a symbol or an address.
+        stop_at: Where recording, and the program, ends: a symbol, an address, or "marker"
+            (flatwalk_stop()).
         follow_exec: Whether to record programs that the program starts.
         sample: Which sample of each process's run is recorded; all of it if not given.
         seconds: After so much time what still runs is ended.
@@ -365,6 +366,11 @@ class _Session:
                 f"the program's own process left nothing: {self._place.output} is of the busiest one"
             )
         instructions = sum(trace.instructions for trace in traces)
+        if self._part.stop_at and all(trace.reason != "limit" for trace in self._reports.traces):
+            place, remedy = _to_reach(self._part.stop_at, "flatwalk_stop()")
+            self._reports.warnings.append(
+                f"the program never reached {place}, so recording did not end there (--stop-at): {remedy}"
+            )
         ours = traces[0].reason == "limit" or (self._timed_out and status == -signal.SIGKILL)
         return RecordResult(
             self._place.output,
@@ -404,14 +410,7 @@ class _Session:
                 "the time was over before anything was recorded", where="--time", remedy=remedy
             )
         if self._part.start_at and not never_began:
-            if self._part.start_at == "marker":
-                place, remedy = "flatwalk_start()", "call it in the program; docs/recording.md shows how"
-            elif self._part.start_at.startswith("0x"):
-                place = self._part.start_at
-                remedy = "check the address in the running program (/proc/PID/maps), or give a symbol"
-            else:
-                place = self._part.start_at
-                remedy = "check the name (nm -C PROGRAM, nm -D LIBRARY), or that the program gets there"
+            place, remedy = _to_reach(self._part.start_at, "flatwalk_start()")
             return RecordError(
                 f"the program never reached {place}, so nothing was recorded",
                 where="--start-at",
@@ -445,8 +444,9 @@ class _Session:
                 where=self._part.limit_option or f"--limit {self._part.limit}",
                 remedy=f"give {LONGEST_BLOCK} or more",
             )
+        place, _ = _to_reach(self._part.stop_at or "", "flatwalk_stop()")
         return RecordError(
-            f"the program reached {self._part.stop_at} as recording began, so nothing was recorded",
+            f"the program reached {place} as recording began, so nothing was recorded",
             where="--stop-at",
             remedy="name a place that it reaches later",
         )
@@ -512,6 +512,15 @@ class _Session:
                 # One that was not installed from Python cannot be put back.
                 if handler is not None:
                     signal.signal(number, handler)
+
+
+def _to_reach(place: str, marker: str) -> tuple[str, str]:
+    """How to name a place, of which `marker` is the program's own, and what to do if it is never reached."""
+    if place == "marker":
+        return marker, "call it in the program; docs/recording.md shows how"
+    if place.startswith("0x"):
+        return place, "check the address in the running program (/proc/PID/maps), or give a symbol"
+    return place, "check the name (nm -C PROGRAM, nm -D LIBRARY), or that the program gets there"
 
 
 def _ignore_children() -> None:

@@ -102,7 +102,7 @@ pub enum Place {
     Address(u64),
     /// A symbol of the program or of a library it loads.
     Symbol(String),
-    /// The program's own `flatwalk_start()`.
+    /// The program's own `flatwalk_start()`; to stop at, `flatwalk_stop()`.
     Marker,
 }
 

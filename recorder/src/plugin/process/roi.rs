@@ -20,6 +20,7 @@ use crate::plugin::process::memory::read_string;
 use crate::plugin::qemu::{
     ExecuteCallback, NO_REGISTERS, Qemu, TranslatedInstruction, TranslationBlock,
 };
+use crate::plugin::setup::setup;
 use crate::plugin::space::PAGE;
 use crate::plugin::state::{emit, end_gap, pause_recording, start_recording, unpause, with_space};
 use crate::{sys, text};
@@ -188,8 +189,12 @@ unsafe extern "C" fn on_start(vcpu: c_uint, _: *mut c_void) {
     }
 }
 
-/// The program's own end of a region: recording pauses.
-unsafe extern "C" fn on_pause(vcpu: c_uint, _: *mut c_void) {
+/// The program's own end of a region: recording pauses, or ends if the user wants that.
+unsafe extern "C" fn on_pause(vcpu: c_uint, data: *mut c_void) {
+    if setup().options.stop_at == Some(Place::Marker) {
+        // SAFETY: it uses neither argument.
+        unsafe { on_stop(vcpu, data) };
+    }
     pause_recording();
     if phase() == Phase::Wait {
         // What follows is not of the gap, or of the segment, that this thread has a grant of.
