@@ -1,5 +1,10 @@
 //! The address space and its events.
 
+use std::io::Write;
+use std::os::fd::AsRawFd;
+use std::path::Path;
+
+use flatwalk_recorder::plugin::process::elf::Image;
 use flatwalk_recorder::plugin::space::Space;
 use flatwalk_trace::{Advice, Backing, Event, Protection};
 
@@ -190,4 +195,44 @@ fn what_was_skipped_is_populated() {
         );
     }
     assert!(recorded.warnings.is_empty(), "{:?}", recorded.warnings);
+}
+
+#[test]
+fn a_file_is_read_for_its_name_once() {
+    let scratch = Scratch::new();
+    let program = compile(&scratch, "plugs", STATIC);
+    let plug = scratch.0.join("plug");
+    let recorded = record(&scratch, "", &[path(&program), path(&plug)]);
+    assert_eq!(recorded.status.code(), Some(0));
+    let events = Trace::read(&recorded.output).events;
+    let found: Vec<&str> = events
+        .iter()
+        .filter_map(|event| match event {
+            Event::Name { name, build_id, .. }
+                if name.contains("plug") && !name.ends_with("plugs") =>
+            {
+                Some(build_id.as_str())
+            }
+            _ => None,
+        })
+        .collect();
+    let [first, same, changed, memory, gone] = found[..] else { panic!("{found:?}") };
+    assert!(first.starts_with("xxh3-"), "{first}");
+    assert_eq!(same, first);
+    assert!(changed.starts_with("xxh3-") && changed != first, "{changed}");
+    // Nobody will find these.
+    assert_eq!([memory, gone], ["", ""]);
+}
+
+#[test]
+fn what_is_not_a_file_is_not_read_as_a_program() {
+    let scratch = Scratch::new();
+    let program = compile(&scratch, "endless", BARE);
+    assert!(Image::read(&program).is_some());
+    let (reader, mut writer) = std::io::pipe().unwrap();
+    // It fits into the pipe.
+    writer.write_all(&std::fs::read(&program).unwrap()).unwrap();
+    drop(writer);
+    assert!(Image::read(Path::new(&format!("/proc/self/fd/{}", reader.as_raw_fd()))).is_none());
+    assert!(Image::read(&scratch.0).is_none());
 }

@@ -1,11 +1,12 @@
 //! ELF files: segments, symbols, and the mappings that loading them makes.
 
-use std::fs;
+use std::fs::{self, File};
+use std::io::Read;
 use std::path::{Path, PathBuf};
 
 use flatwalk_symbols::identity;
 use flatwalk_trace::{Backing, Event, Protection};
-use object::elf::{PF_R, PF_W, PF_X, PT_INTERP, PT_LOAD};
+use object::elf::{ELFMAG, PF_R, PF_W, PF_X, PT_INTERP, PT_LOAD};
 use object::read::elf::{ElfFile64, FileHeader, ProgramHeader};
 use object::{Endianness, Object, ObjectSymbol};
 
@@ -44,7 +45,15 @@ pub struct Segment {
 impl Image {
     /// Reads the x86-64 ELF file at `path`; `None` if it is not one.
     pub fn read(path: &Path) -> Option<Image> {
-        let bytes = fs::read(path).ok()?;
+        // Before it is read: what a program maps need not be a program, or ever end.
+        let mut magic = [0; ELFMAG.len()];
+        if !fs::metadata(path).ok()?.is_file() {
+            return None;
+        }
+        let mut file = File::open(path).ok()?;
+        file.read_exact(&mut magic).ok().filter(|()| magic == ELFMAG)?;
+        let mut bytes = magic.to_vec();
+        file.read_to_end(&mut bytes).ok()?;
         let file = ElfFile64::<Endianness>::parse(&*bytes).ok()?;
         if file.architecture() != object::Architecture::X86_64 {
             return None;
