@@ -236,19 +236,31 @@ impl Space {
     /// shrinks keeps its pages, and QEMU fills all of them as it grows again. `MADV_FREE` it
     /// ignores, of which the trace says that the pages are gone.
     pub fn left_by_qemu(&self, number: i64, arguments: &[u64; 6], result: u64) -> Vec<Range<u64>> {
-        let &[a, b, c, ..] = arguments;
         match number {
             libc::SYS_brk => {
                 let grown = page_up(self.program_break.unwrap_or(result))..page_up(result);
                 Some(grown).into_iter().filter(|grown| !grown.is_empty()).collect()
             }
-            libc::SYS_madvise if c == libc::MADV_FREE as u64 => self
-                .within(&(a..a.saturating_add(page_up(b))))
-                .filter(|(_, mapping)| !mapping.shared && mapping.backing != Backing::File)
-                .map(|(part, _)| part)
-                .collect(),
+            libc::SYS_madvise if arguments[2] == libc::MADV_FREE as u64 => {
+                self.given_back(number, arguments).unwrap_or_default()
+            }
             _ => Vec::new(),
         }
+    }
+
+    /// The parts of a range whose pages Linux gives back with `MADV_FREE` and `MADV_REMOVE`, as it refuses the first
+    /// for memory that is shared or a file's and the second for memory that is not shared. QEMU 7.2 lets either
+    /// succeed for all memory. `None` for other calls.
+    pub fn given_back(&self, number: i64, arguments: &[u64; 6]) -> Option<Vec<Range<u64>>> {
+        let &[address, length, advice, ..] = arguments;
+        let is_given_back: fn(&Mapping) -> bool = match (number, advice as i32) {
+            (libc::SYS_madvise, libc::MADV_FREE) => |m| !m.shared && m.backing != Backing::File,
+            (libc::SYS_madvise, libc::MADV_REMOVE) => |m| m.shared,
+            _ => return None,
+        };
+        let range = address..address.saturating_add(page_up(length));
+        let parts = self.within(&range).filter(|(_, mapping)| is_given_back(mapping));
+        Some(parts.map(|(part, _)| part).collect())
     }
 
     /// What stays in the old place of a mapping that was moved with `MREMAP_DONTUNMAP`; the space is
@@ -671,6 +683,14 @@ mod tests {
         };
         assert_eq!(free(libc::MADV_FREE), [(0x10000, 0x11000), (0x13000, 0x14000)]);
         assert_eq!(free(libc::MADV_DONTNEED), []);
+        let given_back = |advice: i32| {
+            let found =
+                space.given_back(libc::SYS_madvise, &[0x10000, 0x10000, advice as u64, 0, 0, 0]);
+            found.map(bounds)
+        };
+        assert_eq!(given_back(libc::MADV_FREE), Some(vec![(0x10000, 0x11000), (0x13000, 0x14000)]));
+        assert_eq!(given_back(libc::MADV_REMOVE), Some(vec![(0x12000, 0x13000)]));
+        assert_eq!(given_back(libc::MADV_DONTNEED), None);
     }
 
     #[test]

@@ -70,9 +70,13 @@ pub fn emit_mapping_call(space: &mut Space, number: i64, arguments: &[u64; 6], r
     for event in event.iter().chain(&left_behind) {
         emit(space, event);
     }
-    for Range { start, end } in populated {
-        let (address, length, advice) = (start, end - start, Advice::Populate);
-        emit(space, &Event::Advise { address, length, advice });
+    emit_advice(space, populated, Advice::Populate);
+}
+
+/// Emits that the kernel was given `advice` for each of these ranges.
+pub fn emit_advice(space: &mut Space, ranges: Vec<Range<u64>>, advice: Advice) {
+    for Range { start, end } in ranges {
+        emit(space, &Event::Advise { address: start, length: end - start, advice });
     }
 }
 

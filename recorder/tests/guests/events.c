@@ -26,6 +26,14 @@ int main(void) {
     long d = call6(25, b, 4 * P, 4 * P, 5, 0, 0);  // MREMAP_MAYMOVE | MREMAP_DONTUNMAP
     call3(10, d, P, 0);
     long e = call6(9, 0, P, 3, 0x20022, -1, 0);    // MAP_STACK
+    // Linux refuses these, as it does for a part; QEMU does not.
+    call3(28, c, 2 * P, 8); // MADV_FREE of shared memory
+    call3(28, d, P, 9);     // MADV_REMOVE of private memory
+    long f = call6(9, 0, 2 * P, 3, 0x22, -1, 0);
+    call6(9, f + P, P, 3, 0x31, -1, 0); // MAP_SHARED | MAP_FIXED | MAP_ANONYMOUS
+    call3(28, f, 2 * P, 8);
+    call3(28, f, 2 * P, 9);
+    addresses[6] = f;
     addresses[0] = heap;
     addresses[1] = a;
     addresses[2] = b;

@@ -73,7 +73,7 @@ fn memory_calls_are_events_with_their_results() {
     let recorded = record(&scratch, "", &[path(&program)]);
     let word =
         |index: usize| u64::from_le_bytes(recorded.stdout[8 * index..][..8].try_into().unwrap());
-    let [heap, first, moved, shared, again, stack] = [0, 1, 2, 3, 4, 5].map(word);
+    let [heap, first, moved, shared, again, stack, mixed] = [0, 1, 2, 3, 4, 5, 6].map(word);
     let rw = Protection { read: true, write: true, execute: false };
     let events = Trace::read(&recorded.output).events;
     let begin = events.iter().position(|event| matches!(event, Event::Break { .. })).unwrap();
@@ -130,6 +130,22 @@ fn memory_calls_are_events_with_their_results() {
                 backing: Backing::Stack,
                 shared: false
             },
+            Event::Map {
+                address: mixed,
+                length: 2 * P,
+                protection: rw,
+                backing: Backing::Anonymous,
+                shared: false
+            },
+            Event::Map {
+                address: mixed + P,
+                length: P,
+                protection: rw,
+                backing: Backing::Anonymous,
+                shared: true
+            },
+            Event::Advise { address: mixed, length: P, advice: Advice::DontNeed },
+            Event::Advise { address: mixed + P, length: P, advice: Advice::DontNeed },
         ]
     );
 }

@@ -3,6 +3,8 @@
 use std::ffi::{c_int, c_uint};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
+use flatwalk_trace::Advice;
+
 use crate::channel::control::CONTROL_FORK;
 use crate::channel::region::{SLOTS, STATE_EXECUTING, STATE_RUNNING};
 use crate::plugin::buffers::place;
@@ -14,7 +16,7 @@ use crate::plugin::process::{exec, fork, memory, naming, pagemap, roi, threads, 
 use crate::plugin::qemu::PluginId;
 use crate::plugin::setup::{Setup, setup};
 use crate::plugin::space::is_mapping_call;
-use crate::plugin::state::{emit, emit_mapping_call, end_gap, with_space};
+use crate::plugin::state::{emit, emit_advice, emit_mapping_call, end_gap, with_space};
 use crate::sys;
 
 /// A system call under way.
@@ -118,7 +120,10 @@ pub unsafe extern "C" fn on_syscall_return(_: PluginId, vcpu: c_uint, number: i6
                 for range in space.left_by_qemu(number, &arguments, result as u64) {
                     memory::give_up_pages(range);
                 }
-                emit_mapping_call(space, number, &arguments, result as u64);
+                match space.given_back(number, &arguments) {
+                    Some(ranges) => emit_advice(space, ranges, Advice::DontNeed),
+                    None => emit_mapping_call(space, number, &arguments, result as u64),
+                }
                 if let Some(event) = &named {
                     emit(space, event);
                 }
