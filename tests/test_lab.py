@@ -165,6 +165,7 @@ def test_every_combination_is_a_run_and_has_its_baseline() -> None:
         assert base.columns == {
             **unit.columns,
             "scheme": "radix4",
+            "scheme_hash": base.columns["scheme_hash"],
             "host_large_pages": None,
             "guest_frames": None,
         }
@@ -179,6 +180,7 @@ def test_every_combination_is_a_run_and_has_its_baseline() -> None:
         assert unit.configuration["cores"] == unit.columns["cores"]
     assert {unit.columns["cores"] for unit in units} == {1, 4}
     assert {unit.columns["scheme"] for unit in units} == {"radix4", "fpt", "radix4/fpt"}
+    assert len({unit.columns["scheme_hash"] for unit in units}) == 3
 
 
 def test_what_guests_have_is_nothing_to_other_runs() -> None:
@@ -383,6 +385,54 @@ def test_a_sweep_whose_files_cannot_be_joined_is_done(
 def test_windows_may_have_a_unit() -> None:
     sweep = sweep_of(windows="4K", window="1K", exhaustive=False)
     assert sweep.lengths.windows == 4000
+
+
+def test_traces_of_one_name_are_told_apart(tmp_path: Path, flatwalk: Callable[..., Result]) -> None:
+    for folder, command_ in (("a", ["true"]), ("b", ["echo", "x"])):
+        (tmp_path / folder).mkdir()
+        done = flatwalk("record", "-o", tmp_path / folder / "t.fwt", "--exhaustive", "--", *command_)
+        assert done.code == 0
+    file = write(tmp_path / "s.toml", traces=["a/t.fwt", "b/t.fwt"], instructions="10K")
+    units = plan.plan(Sweep.read(str(file)))
+    assert {unit.columns["source"] for unit in units} == {"gups:16MiB", "a/t.fwt", "b/t.fwt"}
+    alone = write(tmp_path / "alone.toml", traces=["b/t.fwt"], instructions="10K")
+    [name] = {unit.columns["source"] for unit in plan.plan(Sweep.read(str(alone)))} - {"gups:16MiB"}
+    assert name == "t.fwt"
+
+
+def test_an_edited_machine_is_told_apart(
+    tmp_path: Path, call: Callable[..., Result], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    machine = tmp_path / "m.toml"
+    machine.write_text(shipped("machines", "zen4", "frequency_mhz = 5000", "frequency_mhz = 4000"))
+    asked = {"machines": ["m.toml", "zen4"], "set": {"llc.latency_cycles": [40, 60]}}
+    file = write(tmp_path / "s.toml", **asked)
+    sweep = ("sweep", str(file), "--results", "r", "-j", "1")
+    assert "other contents" not in call(*sweep).err
+    assert "other contents" not in call(*sweep).err, "they are this sweep's"
+    machine.write_text(machine.read_text().replace("frequency_mhz = 4000", "frequency_mhz = 3000"))
+    done = call(*sweep)
+    assert "4 of them new" in done.out
+    assert "r has 4 runs of m.toml with other contents than now" in done.err
+    assert "machine_hash" in done.err
+    rows = store.Results(tmp_path / "r").table().to_pylist()
+    found = Counter((row["machine"], row["machine_hash"]) for row in rows)
+    assert sorted((name, count) for (name, _), count in found.items()) == [
+        ("m.toml", 4), ("m.toml", 4), ("zen4", 4)
+    ]  # fmt: skip
+    by = ("results", "diff", "40", "60", "--by", "llc.latency_cycles", "--results", "r", "--json")
+    pairs = json.loads(call(*by).out)
+    assert Counter((one["machine"], one["machine_hash"]) for one in pairs) == dict.fromkeys(found, 2)
+    [row, *_] = json.loads(call(*by, "--where", "machine = 'zen4'").out)
+    assert row["scheme"] == "fpt"
+    assert "machine" not in row
+    assert "scheme_hash" not in row, "the name says it"
+    between = ("results", "diff", "m.toml", "zen4", "--by", "machine", "--results", "r")
+    assert "several runs are alike" in call(*between).err
+    one = next(own for name, own in found if name == "m.toml")
+    chosen = call(*between, "--where", f"machine = 'zen4' or machine_hash = '{one}'", "--json")
+    assert len(json.loads(chosen.out)) == 4
 
 
 def test_the_same_trace_elsewhere_is_the_same_source(tmp_path: Path, flatwalk: Callable[..., Result]) -> None:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
-from flatwalk import engine, units
+from flatwalk import cache, engine, units
 from flatwalk.definitions import variations
 from flatwalk.errors import FlatwalkError, UsageError
 from flatwalk.lab import engines, run, slurm, store
@@ -30,6 +30,14 @@ if TYPE_CHECKING:
 
 #: Failures that are named one by one.
 _TOLD = 20
+#: What runs that differ in a column may differ in, too: another version has another engine and may have other
+#: shipped files, and another trace has other lengths.
+_FOLLOWING = {
+    "version": ("engine", "scheme_hash", "machine_hash"),
+    "source": ("source_hash", "lengths"),
+    "scheme": ("scheme_hash",),
+    "machine": ("machine_hash",),
+}
 #: Slurm's jobs at a time, where the user does not say.
 _SLURM_JOBS = 16
 
@@ -138,6 +146,13 @@ def _planned(asked: Sweep, results: store.Results) -> tuple[list[Unit], list[Uni
             f"and those of this sweep were over {own}",
             where=str(results.place),
             remedy="keep the first of schemes, or name another directory with --results",
+        )
+    count, names = results.others(wanted, cache.digest(engine.path()))
+    if count:
+        output.note(
+            f"{results.place} has {units.several(count, 'run')} of {', '.join(names)} with other contents "
+            f"than now: {', '.join(store.HASHES.values())} tell them apart. "
+            "For a table without them name another directory with --results."
         )
     return wanted, [unit for unit in wanted if unit.key not in stored]
 
@@ -263,7 +278,7 @@ def diff(
     columns = [] if by is None else [name.strip() for name in by.split(",")]
     if not columns:
         tables = [_runs(Path(name), where) for name in (first, second)]
-        but = {"version", "engine"}
+        but = {"version", *_FOLLOWING["version"]}
     else:
         table = _runs(place, where)
         for name in columns:
@@ -280,9 +295,7 @@ def diff(
                 known = ", ".join(sorted(set(map(str, values))))
                 remedy = f"there are {known}" if known else "no run is left of --where: ask for others"
                 raise UsageError(f"no run has {columns[0]} {name}", where="A and B", remedy=remedy)
-        # Another version has another engine, and another trace other contents and lengths.
-        more = {"version": ("engine",), "source": ("source_hash", "lengths")}
-        but = {*columns, *(other for name in columns for other in more.get(name, ()))}
+        but = {*columns, *(other for name in columns for other in _FOLLOWING.get(name, ()))}
     pairs = ask.diff(tables[0], tables[1], but, columns)
     if any(alone := [table.num_rows - len(pairs) for table in tables]):
         output.note(

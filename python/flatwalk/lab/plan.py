@@ -16,6 +16,7 @@ from flatwalk.definitions import machine_files, settings, variations
 from flatwalk.definitions.workload import parse_workload, text_of
 from flatwalk.errors import UsageError
 from flatwalk.lab import changes
+from flatwalk.lab.store import HASHES
 from flatwalk.prototypes import scheme_code
 from flatwalk.terminal import output
 
@@ -74,7 +75,7 @@ class Unit:
         unusual = [
             f"{key} {value}"
             for key, value in self.columns.items()
-            if key not in {"source", "source_hash", "scheme", "baseline_scheme", "machine", "mode"}
+            if key not in {*HASHES, *HASHES.values(), "baseline_scheme", "mode"}
             and value is not None
             and value != ""
         ]
@@ -140,7 +141,9 @@ def _sources(sweep: Sweep) -> Iterator[Source]:
         workload = parse_workload(text, where=sweep.where)
         columns = {"source": text_of(workload), "source_hash": None}
         yield Source({"workload": workload}, columns, workload["size_bytes"], None)
-    for path in dict.fromkeys(sweep.traces):
+    paths = list(dict.fromkeys(sweep.traces))
+    names = [path.name for path in paths]
+    for path in paths:
         remedy = "record one: flatwalk record -o FILE -- CMD; paths are from the sweep's folder"
         output.check_trace(path, sweep.where, remedy=remedy)
         if not path.is_file():
@@ -148,9 +151,12 @@ def _sources(sweep: Sweep) -> Iterator[Source]:
         info = engine.trace_info(path)
         contents = info.get("hash") or cache.digest(path)
         length = info["instructions"]
+        # Where a name is not enough, it is what the sweep's file says.
+        said = path.relative_to(sweep.folder) if path.is_relative_to(sweep.folder) else path
+        name = path.name if names.count(path.name) == 1 else str(said)
         yield Source(
             {"trace": str(path.resolve())},
-            {"source": path.name, "source_hash": contents},
+            {"source": name, "source_hash": contents},
             info.get("footprint_bytes") or 0,
             None if length is None else length + (info.get("gap_instructions") or 0),
         )
@@ -196,6 +202,8 @@ def _configurations(sweep: Sweep) -> Iterator[list[tuple[dict[str, Any], dict[st
     }
     points = changes.combinations(sweep.set, sweep.zip, sweep.derive, sweep.where)
     files = {name: machine_files.load(_from_folder(name, sweep), sweep.where) for name in sweep.machines}
+    of_schemes = {scheme["name"]: cache.key(scheme) for scheme in schemes}
+    of_machines = {name: cache.key(file) for name, file in files.items()}
     for (name, file), point in itertools.product(files.items(), points):
         machine, variation = _machine(sweep, file, point)
         told = variations.as_settings(variation)
@@ -218,7 +226,14 @@ def _configurations(sweep: Sweep) -> Iterator[list[tuple[dict[str, Any], dict[st
             }
             group = []
             for scheme in varied:
-                columns = {"scheme": scheme["name"], "machine": name, **conditions, **told}
+                columns = {
+                    "scheme": scheme["name"],
+                    "scheme_hash": of_schemes[scheme["name"]],
+                    "machine": name,
+                    "machine_hash": of_machines[name],
+                    **conditions,
+                    **told,
+                }
                 run = {
                     "scheme": scheme,
                     "machine": machine,

@@ -39,7 +39,9 @@ _IDENTITY = (
     "source",
     "source_hash",
     "scheme",
+    "scheme_hash",
     "machine",
+    "machine_hash",
     "large_pages",
     "thp",
     "fragmentation",
@@ -290,7 +292,17 @@ def diff(first: pa.Table, second: pa.Table, but: set[str], by: Sequence[str] = (
             where="A and B",
             remedy=named or "`flatwalk results query` shows what there is",
         )
-    shown = [name for name in identity if len({key[identity.index(name)] for key, *_ in pairs}) > 1]
+
+    def values(*names: str) -> int:
+        return len({tuple(key[identity.index(name)] for name in names) for key, *_ in pairs})
+
+    # Of a hash that says no more than its name, the name is enough.
+    short = {
+        own
+        for name, own in store.HASHES.items()
+        if {name, own} <= {*identity} and values(name) == values(name, own)
+    }
+    shown = [name for name in identity if name not in short and values(name) > 1]
     return [
         Difference(
             {name: run.get(name) for name in shown or ["scheme"]},
@@ -309,11 +321,14 @@ def _apart(
     def differ(one: dict[str, Any], other: dict[str, Any]) -> dict[str, tuple[Any, Any]]:
         values = {name: (one.get(name), other.get(name)) for name in identity if name not in but}
         # Lengths that are not known may be the same.
-        return {
+        apart = {
             name: pair
             for name, pair in values.items()
             if pair[0] != pair[1] and (name != "lengths" or None not in pair)
         }
+        # Two names have two hashes.
+        follow = {own for name, own in store.HASHES.items() if name in apart}
+        return {name: pair for name, pair in apart.items() if name not in follow}
 
     return min(itertools.starmap(differ, itertools.product(first, second)), key=len, default={})
 

@@ -72,10 +72,15 @@ COLUMNS: dict[str, tuple[pa.DataType, str]] = {
     "seconds": (pa.float64(), "processor time of its share of the engine's call"),
     "version": (pa.string(), "flatwalk's version"),
     "engine": (pa.string(), "hash of the engine's binary"),
-    "source": (pa.string(), "workload, or file name of the trace"),
+    "source": (
+        pa.string(),
+        "workload, or file name of the trace; its path in a sweep that has several of the name",
+    ),
     "source_hash": (pa.string(), "hash of the trace's contents; null for a workload"),
     "scheme": (pa.string(), "scheme"),
+    "scheme_hash": (pa.string(), "hash of its contents, before a sweep changed keys"),
     "machine": (pa.string(), "machine; changed keys have columns of their own"),
+    "machine_hash": (pa.string(), "hash of its contents, before a sweep changed keys"),
     "large_pages": (pa.int64(), "per cent of memory on 2 MiB pages; null with `thp`"),
     "thp": (pa.string(), "Linux's policy for large pages; null with `large_pages`"),
     "fragmentation": (pa.float64(), "share of physical 2 MiB blocks that cannot be had whole"),
@@ -95,6 +100,9 @@ COLUMNS: dict[str, tuple[pa.DataType, str]] = {
     "warnings": (pa.list_(pa.string()), "doubts about the run"),
     "result": (pa.string(), "the whole result as JSON, as one of `runs` in result-format.md"),
 }
+
+#: Names of which several things may have the same, and the hashes that tell these apart.
+HASHES = {name: f"{name}_hash" for name in ("source", "scheme", "machine")}
 
 #: Columns that are computed when results are read.
 COMPUTED = {
@@ -195,9 +203,40 @@ class Results:
         Raises:
             FlatwalkError: If a file is not one of results.
         """
-        names = ["key", "baseline", "scheme", "baseline_scheme"]
-        table = _joined(self._whole(lambda: [_read(path, names) for path in self._files()]))
+        table = self._columns(["key", "baseline", "scheme", "baseline_scheme"])
         return set(_with_baselines(table).column("baseline_scheme").drop_null().to_pylist())
+
+    def others(self, units: Sequence[Unit], digest: str) -> tuple[int, list[str]]:
+        """Stored runs of an engine that have names of units, but are of other contents.
+
+        Args:
+            units: They.
+            digest: The engine's hash: runs of another one are told apart by it.
+
+        Returns:
+            How many they are, and the names, as far as an older version stored their contents.
+
+        Raises:
+            FlatwalkError: If a file is not one of results.
+        """
+        known: dict[str, dict[str, set[str | None]]] = {name: {} for name in HASHES}
+        for unit in units:
+            for name, own in HASHES.items():
+                known[name].setdefault(unit.columns[name], set()).add(unit.columns[own])
+        columns = ["engine", *HASHES, *HASHES.values()]
+        count, found = 0, set()
+        for row in (
+            self._columns(["key", *columns]).group_by(columns).aggregate([("key", "count")]).to_pylist()
+        ):
+            changed = {
+                row[name]
+                for name, own in HASHES.items()
+                if row[own] is not None and row[own] not in known[name].get(row[name], {row[own]})
+            }
+            if changed and row["engine"] == digest:
+                count += row["key_count"]
+                found |= changed
+        return count, sorted(found)
 
     def keys(self) -> KeysView[str]:
         """Keys of the runs that are stored.
@@ -259,6 +298,10 @@ class Results:
         self.require()
         tables = self._whole(lambda: [_read(path) for path in self._files()])
         return computed(_completed(_once(_joined(tables)).sort_by("finished")))
+
+    def _columns(self, names: list[str]) -> pa.Table:
+        """Some columns of all runs; null where an older version did not store them."""
+        return _joined(self._whole(lambda: [_read(path, names) for path in self._files()]))
 
     def _files(self) -> list[Path]:
         return sorted(self._runs.glob("*.parquet"))
