@@ -23,9 +23,12 @@ if TYPE_CHECKING:
 
 #: What runs may differ in, but for the keys of machines; those of the second line are never an axis.
 _CONDITIONS = ("large_pages", "fragmentation", "host_large_pages", "cores")
-_NAMES = ("source", "source_hash", "machine", "thp", "guest_frames", "mode", "lengths", "version", "engine")
+_NAMES = (
+    *("source", "source_hash", "machine", "machine_hash", "scheme_hash"),
+    *("thp", "guest_frames", "mode", "lengths", "version", "engine"),
+)
 #: Hashes; they are shown in short, and only where they vary.
-_HASHES = ("source_hash", "engine")
+_HASHES = ("source_hash", "machine_hash", "scheme_hash", "engine")
 #: Names that mostly follow from others, and are only shown where they do not.
 _FOLLOWING = (*_HASHES, "lengths")
 #: Panels of a chart, at most; what more there would be is said.
@@ -155,9 +158,10 @@ def _varies(rows: Rows, key: str) -> bool:
 
 def _tells(rows: Rows, key: str) -> bool:
     """Whether a name tells runs apart that the names before it do not."""
-    number = _NAMES.index(key)
+    names = ("scheme", *_NAMES)
+    number = names.index(key)
     before, after = (
-        {tuple(row[name] for name in _NAMES[:end]) for row in rows} for end in (number, number + 1)
+        {tuple(row[name] for name in names[:end]) for row in rows} for end in (number, number + 1)
     )
     return len(before) < len(after)
 
