@@ -433,6 +433,10 @@ def test_an_edited_machine_is_told_apart(
     one = next(own for name, own in found if name == "m.toml")
     chosen = call(*between, "--where", f"machine = 'zen4' or machine_hash = '{one}'", "--json")
     assert len(json.loads(chosen.out)) == 4
+    assert call("results", "report", "--results", "r", "-o", "r.html").code == 0
+    page = (tmp_path / "r.html").read_text()
+    assert "machine_hash" in page
+    assert "scheme_hash" not in page
 
 
 def test_the_same_trace_elsewhere_is_the_same_source(tmp_path: Path, flatwalk: Callable[..., Result]) -> None:
