@@ -70,7 +70,10 @@ def record(
     ] = None,
     stop_at: Annotated[
         str | None,
-        Option(metavar="PLACE", help="Where to end recording and program: a symbol, or an address."),
+        Option(
+            metavar="PLACE",
+            help="Where to end recording and program: a symbol, an address, or marker: its flatwalk_stop().",
+        ),
     ] = None,
     no_follow: Annotated[
         bool, Option("--no-follow", help="Do not record programs that the program starts.")

@@ -313,7 +313,7 @@ impl<Out: Physical> SizeTable<Out> for Areas<Out> {
         let mut sizes = BTreeMap::new();
         for area in self.all.values() {
             let (count, used) = sizes.entry(Reverse(area.shift)).or_insert((0, 0));
-            (*count, *used) = (*count + 1, *used + u64::from(area.used));
+            (*count, *used) = (*count + 1, *used + area.used);
         }
         let name = page_name(self.level);
         let areas = sizes.into_iter().flat_map(|(Reverse(shift), (count, used))| {
