@@ -189,6 +189,12 @@ impl Listed {
         };
         windows.into_iter().map(listed).collect()
     }
+
+    /// The first of some windows that has not ended at `position`.
+    fn next(listed: &[Self], position: u64) -> Option<Self> {
+        let has_ended = |one: &Self| one.end <= position;
+        listed.get(listed.partition_point(has_ended)).copied()
+    }
 }
 
 /// What to do at each instruction.
@@ -350,7 +356,7 @@ impl Schedule {
     /// up to what is done with the clock before the next.
     pub(crate) fn run_on(&self, position: u64) -> Option<u64> {
         let Windows::Listed { listed, end } = &self.windows else { return None };
-        let next = self.next_window(listed, position);
+        let next = Listed::next(listed, position);
         let next = next.map_or(*end, |next| next.start - self.clock_before(next));
         let after = self.sampling.after;
         let until = position.saturating_add(after).min(next).min(*end);
@@ -432,7 +438,7 @@ impl Schedule {
                 if position >= end {
                     return None;
                 }
-                let Some(next) = self.next_window(listed, position) else {
+                let Some(next) = Listed::next(listed, position) else {
                     return Some((Phase::Pass, end));
                 };
                 let (phase, until) = self.before(position, next);
@@ -457,12 +463,6 @@ impl Schedule {
                 Some((phase, until.min(segment_end).min(end)))
             }
         }
-    }
-
-    /// The first of some windows that has not ended at `position`.
-    fn next_window(&self, listed: &[Listed], position: u64) -> Option<Listed> {
-        let has_ended = |one: &Listed| one.end <= position;
-        listed.get(listed.partition_point(has_ended)).copied()
     }
 
     /// Instructions before a window that run with the clock.
