@@ -160,7 +160,7 @@ def test_hashed_tables_beside_the_radix_table(flatwalk: Flatwalk, tmp_path: Path
     assert 1 <= runs["hashed", 0]["accesses_per_walk"] < 2
     assert 1 < runs["clustered", 0]["accesses_per_walk"] < 3
     assert runs["hashed", 0]["os"]["resizes"] > 0
-    # 64 GiB have 16 Mi frames: an anchor, and one of 65,536 pages. Frames of large pages have theirs from the start.
+    # 64 GiB have 16 Mi frames: an anchor, and one of 65,536 pages. Large frames have theirs from the start.
     assert runs["inverted", 0]["accesses_per_walk"] == pytest.approx(2, abs=0.01)
     sizes = {item["level"]: item["bytes"] for item in runs["inverted", 0]["page_table"]["nodes"]}
     large = {"2M frames": 512 << 10, "2M anchors": 256 << 10, "1G frames": 4096, "1G anchors": 4096}
