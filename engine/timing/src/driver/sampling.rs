@@ -197,6 +197,12 @@ impl Listed {
     }
 }
 
+/// Segments of a recording, each of so many instructions: one ends at the end of a block, a little before or
+/// behind where it should.
+fn segments(recorded: u64, segment: u64) -> u64 {
+    recorded.saturating_add(segment / 2) / segment
+}
+
 /// What to do at each instruction.
 #[derive(Clone, Debug)]
 pub(crate) struct Schedule {
@@ -296,13 +302,13 @@ impl Schedule {
         let listed = if sampling.places == Places::Aligned {
             let (grain, begin) = (sampling.grain(), sampling.begin(skip));
             let whole = end.saturating_sub(begin) / grain;
-            let numbers = if whole <= windows { (0..whole).collect() } else { spread(whole) };
             if whole == 0 {
                 // Less than one of them: that is measured.
                 let warmup = sampling.warmed_before(begin);
                 let sampling = Sampling { warmup, ..sampling };
                 return (Windows::Adjacent { first: begin, end }, sampling);
             }
+            let numbers = if whole <= windows { (0..whole).collect() } else { spread(whole) };
             Listed::all(numbers.into_iter().map(|number| from(begin + number * grain)), &sampling)
         } else {
             if length / windows < MOST_MEASURED.saturating_mul(window) {
@@ -393,9 +399,7 @@ impl Schedule {
                 let (recorded, total) = self.recorded.zip(self.total)?;
                 let (part, total) =
                     (total.min(end).saturating_sub(first), u128::from(total.max(1)));
-                // A segment ends at the end of a block, a little before or behind where it should.
-                let windows =
-                    u128::from(recorded.saturating_add(segment / 2) / segment) * u128::from(part);
+                let windows = u128::from(segments(recorded, segment)) * u128::from(part);
                 u64::try_from((windows + total / 2) / total).ok()
             }
         }
@@ -504,8 +508,7 @@ impl Schedule {
             }
             Windows::Segments { segment, .. } => {
                 let recorded = self.recorded?;
-                let segments = recorded.saturating_add(segment / 2) / segment;
-                Some(segments * (window + warmup).min(segment))
+                Some(segments(recorded, segment) * (window + warmup).min(segment))
             }
         }
     }
