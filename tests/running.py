@@ -5,12 +5,13 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
+import subprocess
+import sys
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING, AnyStr
 
 if TYPE_CHECKING:
-    import subprocess
     from collections.abc import Callable, Iterator
 
 #: How long what must come may take on a slow machine with much else to do.
@@ -68,6 +69,21 @@ def wait_until(condition: Callable[[], bool]) -> None:
     while not condition():
         assert time.monotonic() < last
         time.sleep(0.01)
+
+
+def run_code(
+    code: str, *, cwd: Path | None = None, env: dict[str, str] | None = None
+) -> subprocess.CompletedProcess[str]:
+    """Python code in a process of its own, to its end."""
+    return subprocess.run(
+        [sys.executable, "-I", "-c", code],
+        cwd=cwd,
+        env=env,
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE_SECONDS,
+        check=False,
+    )
 
 
 @contextlib.contextmanager

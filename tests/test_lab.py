@@ -26,7 +26,7 @@ from flatwalk.errors import FlatwalkError, UsageError
 from flatwalk.lab import changes, command, engines, plan, query, run, store
 from flatwalk.lab.sweep import Sweep
 from tests.checkout import ROOT, shipped
-from tests.running import PATIENCE_SECONDS, wait_until
+from tests.running import PATIENCE_SECONDS, run_code, wait_until
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -343,14 +343,7 @@ with engines.local(4) as make:
         os.kill(pid, signal.SIGKILL)
     assert all(call.exception() for call in calls)
 print("ended")"""
-    done = subprocess.run(
-        [sys.executable, "-I", "-c", code],
-        cwd=tmp_path,
-        capture_output=True,
-        text=True,
-        timeout=PATIENCE_SECONDS,
-        check=False,
-    )
+    done = run_code(code, cwd=tmp_path)
     assert done.stdout == "ended\n", done.stderr
 
 
@@ -588,13 +581,7 @@ def test_there_are_as_many_processes_as_cores_that_may_be_used() -> None:
 from flatwalk.lab import command
 os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})
 print(command.Place().workers)"""
-    done = subprocess.run(
-        [sys.executable, "-I", "-c", code],
-        capture_output=True,
-        text=True,
-        timeout=PATIENCE_SECONDS,
-        check=False,
-    )
+    done = run_code(code)
     assert done.stdout == "1\n", done.stderr
 
 
@@ -1182,13 +1169,7 @@ try:
     query.query(pa.table({"x": [1]}), "select count(*) from range(1000000000000) a where a.range % 7 = 3")
 except KeyboardInterrupt:
     print("interrupted")"""
-    done = subprocess.run(
-        [sys.executable, "-I", "-c", code],
-        capture_output=True,
-        text=True,
-        timeout=PATIENCE_SECONDS,
-        check=False,
-    )
+    done = run_code(code)
     assert done.stdout == "interrupted\n", done.stderr
 
 
@@ -1364,14 +1345,7 @@ from flatwalk.lab import query, store
 table = store.Results(pathlib.Path({str(stored)!r})).table()
 asked = query.query(table, "select finished from runs where seed = 1 and hour(finished) >= 0")
 print(asked.schema.field("finished").type.tz)"""
-    done = subprocess.run(
-        [sys.executable, "-I", "-c", code],
-        env=os.environ | {"TZ": "Asia/Tokyo"},
-        capture_output=True,
-        text=True,
-        timeout=PATIENCE_SECONDS,
-        check=False,
-    )
+    done = run_code(code, env=os.environ | {"TZ": "Asia/Tokyo"})
     assert done.stdout == "UTC\n", done.stderr
 
 
