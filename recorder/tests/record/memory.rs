@@ -71,9 +71,7 @@ fn memory_calls_are_events_with_their_results() {
     let scratch = Scratch::new();
     let program = compile(&scratch, "events", BARE);
     let recorded = record(&scratch, "", &[path(&program)]);
-    let word =
-        |index: usize| u64::from_le_bytes(recorded.stdout[8 * index..][..8].try_into().unwrap());
-    let [heap, first, moved, shared, again, stack, mixed] = [0, 1, 2, 3, 4, 5, 6].map(word);
+    let [heap, first, moved, shared, again, stack, mixed] = recorded.words();
     let rw = Protection { read: true, write: true, execute: false };
     let events = Trace::read(&recorded.output).events;
     let begin = events.iter().position(|event| matches!(event, Event::Break { .. })).unwrap();
@@ -155,9 +153,7 @@ fn what_the_kernel_brings_in_is_in_the_trace() {
     let scratch = Scratch::new();
     let program = compile(&scratch, "locks", BARE);
     let recorded = record(&scratch, "", &[path(&program)]);
-    let word =
-        |index: usize| u64::from_le_bytes(recorded.stdout[8 * index..][..8].try_into().unwrap());
-    let [populated, alone, locked, part, later, heap, last] = [0, 1, 2, 3, 4, 5, 6].map(word);
+    let [populated, alone, locked, part, later, heap, last] = recorded.words();
     let map = |address| Event::Map {
         address,
         length: 4 * P,

@@ -166,6 +166,14 @@ pub struct Recorded {
     pub output: PathBuf,
 }
 
+impl Recorded {
+    /// What the program wrote first, as words.
+    pub fn words<const N: usize>(&self) -> [u64; N] {
+        let words = self.stdout.as_chunks::<8>().0;
+        std::array::from_fn(|number| u64::from_le_bytes(words[number]))
+    }
+}
+
 impl Running {
     /// Says to the collector that the user wants no more.
     pub fn detach(&mut self) {
